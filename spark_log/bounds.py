@@ -53,7 +53,8 @@ Free = Annotated[Text, Meta(extra={TEXT: "free"})]
 Document = Annotated[str, Meta(max_length=4 << 20)]
 """A schema, which has 10,000 columns at most."""
 Opaque = Annotated[bytes, Meta(max_length=OPAQUE_BYTES_MAX)]
-"""Metadata or assignment of one member of a group: as much as Kafka allows for all members (`message.max.bytes`)."""
+"""Metadata or assignment of one member of a group: as much as Kafka allows for all members (`message.max.bytes`).
+Those of all members have a limit, too (`GroupConfig.metadata_bytes_max`)."""
 Stats = Annotated[bytes, Meta(max_length=STATS_BYTES_MAX)]
 """Statistics of the data columns of a slice; empty: it has none."""
 

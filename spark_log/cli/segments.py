@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 INDEX_GUESS = 1 << 16
 """Bytes that are read from an object's end, because its index is probably in them."""
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
-SLICE_INDEX = ".idx"
-"""Suffix of slice indexes."""
 
 
 @click.group(cls=Noun)
@@ -49,13 +47,15 @@ def dump(session: CommandSession, name: str, records: bool) -> None:
       pylog segment dump data/0000000000000007/5f2c9a1b3d4e6f70.seg --records
       pylog segment dump data/0000000000000007/91d0c5a2e77b4f13.idx
     """
+    from spark_log.journal.object_names import INDEX
+
     log = session.connect()
     if records:
-        if name.endswith(SLICE_INDEX):
+        if name.endswith(INDEX):
             raise click.UsageError("--records is for segments: a slice index has none")
         emit_rows(session, RECORD_COLUMNS, list(_records(log, name)))
         return
-    fields, rows = _slices(log, name) if name.endswith(SLICE_INDEX) else _batches(log, name)
+    fields, rows = _slices(log, name) if name.endswith(INDEX) else _batches(log, name)
     emit_parts(session, fields, {"index": Table(list(rows[0]) if rows else [], rows)})
 
 

@@ -265,7 +265,9 @@ def checkpoint(session: CommandSession) -> None:
 )
 @storage_option("--repair-option", "that copy's storage")
 @click.option(
-    "--lose-data", is_flag=True, help="With --repair: give up records of which no broker has a good copy any more."
+    "--lose-data",
+    is_flag=True,
+    help="With --repair: give up records of which no broker has a good copy, and those of damaged slice indexes.",
 )
 @click.option("--yes", is_flag=True, help="Do that without asking.")
 @pass_session
@@ -290,6 +292,8 @@ def verify(
 
     With --repair --lose-data, records that are on no root any more are given up: readers skip their offsets, which
     pylog topic describe shows. It is refused while a broker that may have them is fenced, or its root cannot be read.
+    So are the offsets of a slice index that is missing or damaged, in a log without brokers, too: the index alone says
+    where their records are.
 
     With --repair-from, what is missing or damaged is replaced by the object of the same name in another copy of the
     log, if that can be read and its checksums are right. Clients can use the log meanwhile. A mirror is repaired from
@@ -309,7 +313,11 @@ def verify(
     if wrong:
         raise click.UsageError(wrong)
     if lose_data:
-        confirmed("give up all records of which no broker has a good copy", dry_run=False, yes=yes)
+        confirmed(
+            "give up all records of which no broker has a good copy, and those of damaged slice indexes",
+            dry_run=False,
+            yes=yes,
+        )
     log = session.connect()
     copy = None if repair_from is None else _copy(repair_from, options)
     looked = dict[str, int]()

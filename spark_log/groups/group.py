@@ -56,6 +56,8 @@ class GroupConfig:
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2_147_483_647
+    metadata_bytes_max: int = 8 << 20
+    """Metadata of all members together, which the leader gets in one answer, and the log in one record."""
     new_member_join_timeout_ms: int = 300_000
     """How long a new member may wait for its first rebalance to end."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from spark_log.groups.group import ConsumerGroupState, ReplaceWrite
-from spark_log.groups.members import Member
+from spark_log.groups.members import Member, bytes_of
 from spark_log.groups.messages import Code, JoinGroupRequest, JoinGroupResponse
 from spark_log.groups.rebalance import (
     Step,
@@ -25,7 +25,7 @@ _NO_MEMBERS = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 def join(step: Step, request: JoinGroupRequest) -> None:
     """A JoinGroup for an existing group."""
     group = step.group
-    if not _has_room(step, request.member_id):
+    if not (_has_room(step, request.member_id) and _has_bytes(step, request)):
         _forget(step, request.member_id)
         step.answer(JoinGroupResponse(error=Code.GROUP_MAX_SIZE_REACHED))
     elif group.state is ConsumerGroupState.DEAD:
@@ -64,6 +64,14 @@ def _has_room(step: Step, member_id: str) -> bool:
             return (member is not None and member.join is not None) or group.members.joining < limit
         case _:
             return member is not None or len(group.members) < limit
+
+
+def _has_bytes(step: Step, request: JoinGroupRequest) -> bool:
+    """Whether the metadata of all members stays below its limit.  A static member replaces itself."""
+    members = step.group.members
+    member_id = request.member_id or step.group.static_ids.get(request.group_instance_id or "", "")
+    replaced = bytes_of(members[member_id].protocols) if member_id in members else 0
+    return members.metadata_bytes - replaced + bytes_of(request.protocols) <= step.config.metadata_bytes_max
 
 
 def _forget(step: Step, member_id: str) -> None:

@@ -43,6 +43,11 @@ class Member(Struct, frozen=True):
         return next((known.metadata for known in self.protocols if known.name == protocol), b"")
 
 
+def bytes_of(protocols: Iterable[MemberProtocol]) -> int:
+    """Size of the metadata of one member."""
+    return sum(len(known.metadata) for known in protocols)
+
+
 class Members(Mapping[str, Member]):
     """Members by id, in the order of joining.
 
@@ -50,7 +55,7 @@ class Members(Mapping[str, Member]):
     take linear time.  Only `members[id] = member` and `del members[id]` change it.
     """
 
-    __slots__ = ("_numbered", "_supporting", "changes", "joining", "unsynced")
+    __slots__ = ("_numbered", "_supporting", "changes", "joining", "metadata_bytes", "unsynced")
 
     def __init__(self, members: Iterable[Member] = ()) -> None:
         self._numbered = Map[str, tuple[int, Member]]()
@@ -61,6 +66,8 @@ class Members(Mapping[str, Member]):
         """Members that have not requested their assignment in this generation."""
         self.changes = 0
         """Incremented when a member is added or removed."""
+        self.metadata_bytes = 0
+        """Bytes of the metadata of all members, for all protocols."""
         self._supporting: dict[str, int] = {}
         """The number of members that support each protocol."""
         for member in members:
@@ -70,6 +77,7 @@ class Members(Mapping[str, Member]):
         other = Members()
         other._numbered, other._supporting = self._numbered, self._supporting.copy()
         other.joining, other.unsynced, other.changes = self.joining, self.unsynced, self.changes
+        other.metadata_bytes = self.metadata_bytes
         return other
 
     def __getitem__(self, member_id: str) -> Member:
@@ -108,6 +116,7 @@ class Members(Mapping[str, Member]):
 
     def _count_protocols(self, member: Member | None, change: int) -> None:
         if member is not None:
+            self.metadata_bytes += change * bytes_of(member.protocols)
             for name in {known.name for known in member.protocols}:
                 self._supporting[name] = self._supporting.get(name, 0) + change
 

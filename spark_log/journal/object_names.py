@@ -28,6 +28,8 @@ SNAPSHOTS = "meta/quorum/"
 
 
 DATA = "data/"
+INDEX = ".idx"
+"""Suffix of slice indexes."""
 
 
 PINS = "meta/pin/"

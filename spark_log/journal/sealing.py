@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
 from spark_log.journal.context import Context, Proposal
-from spark_log.journal.index_reads import read_found
-from spark_log.journal.missing_indexes import without_index
+from spark_log.journal.index_reads import read_known
 from spark_log.journal.object_names import (
     data_key,
 )
@@ -140,29 +139,34 @@ def _rewrite_ranges(
 ) -> Steps[State]:
     """Replace ranges of entries by the slices that stay, in an index (`sealed`) or in the state.
 
-    Each swap is prepared on the state after the previous swap: other processes may have changed the partitions.
+    Each swap is prepared on the state after the previous swap: other processes may have changed the partitions.  Pieces
+    that cannot be read stay as they are.
     """
     waiting = sorted(key for key in keys if _entries_in(state, key, find))
     for at in range(0, len(waiting), context.limits.changes_max):
         few = waiting[at : at + context.limits.changes_max]
         old = {key: entries for key in few if (entries := _entries_in(state, key, find))}
-        resolved = yield from read_found(entry for entries in old.values() for entry in entries)
-        passed_over = yield from without_index(old, resolved)
-        rewrites = [
-            Rewrite(
-                key,
-                state.partitions[key].edition,
-                old[key],
-                (slices := resolve(old[key], resolved)),
-                kept(state, key, slices),
-                sealed,
-            )
-            for key in old
-            if key not in passed_over
-        ]
+        resolved, unread = yield from read_known(entry for entries in old.values() for entry in entries)
+        prepared = [_rewritten(state, key, old[key], resolved, unread, kept, sealed=sealed) for key in old]
+        rewrites = [one for one in prepared if one.kept == one.unread]  # `prune_lost` removes the others
         if rewrites:
             state, _ = yield from swap_in(context, state.version, history_of(state), rewrites)
     return state
+
+
+def _rewritten(
+    state: State,
+    key: TopicKey,
+    old: Entries,
+    resolved: Mapping[Piece, Sequence[Slice]],
+    unread: Container[Piece],
+    kept: Kept,
+    *,
+    sealed: bool,
+) -> Rewrite:
+    slices = resolve(old, resolved)
+    lost = tuple(entry for entry in old if isinstance(entry, Piece) and entry in unread)
+    return Rewrite(key, state.partitions[key].edition, old, slices, kept(state, key, slices), sealed, lost)
 
 
 def _entries_in(state: State, key: TopicKey, find: FindRange) -> Entries:

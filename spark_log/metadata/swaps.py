@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from types import MappingProxyType
 
 from spark_log.metadata.records import Change, LostOffsets, Piece, SwapRecord
@@ -34,6 +35,20 @@ class Rewrite:
     new_slices: Sequence[Slice]
     sealed: bool
     """Write the new slices to an index object."""
+    unread: tuple[Piece, ...] = ()
+    """Pieces of `old` that cannot be read.  In `old_slices`, each one is an `unread_slice`.  If `new_slices` has that,
+    the piece stays as it is."""
+
+    @property
+    def kept(self) -> tuple[Piece, ...]:
+        """The pieces that stay as they are."""
+        new = frozenset(self.new_slices) if self.unread else ()
+        return tuple(piece for piece in self.unread if unread_slice(piece) in new)
+
+    def known(self, slices: Sequence[Slice]) -> list[list[Slice]]:
+        """Old or new slices, cut at those that stand for pieces which cannot be read, and without them."""
+        unread = frozenset(map(unread_slice, self.unread))
+        return [list(some) for is_unread, some in groupby(slices, unread.__contains__) if not is_unread]
 
 
 def build_swap(
@@ -54,18 +69,20 @@ def build_swap(
     placed:     where each of `objects` is; empty: in the log's own root, as the index.
     lost:       offsets whose records are given up.
     """
-    parts = [IndexPart(*rw.key, rw.new_slices) for rw in rewrites if rw.sealed and rw.new_slices]
+    parts = [IndexPart(*rw.key, some) for rw in rewrites if rw.sealed for some in rw.known(rw.new_slices)]
     data, made = encode_index(index_name, parts) if parts else (b"", [])
-    pieces = {(part.topic_id, part.partition): piece for part, piece in zip(parts, made, strict=True)}
-    before = _count(rw.old_slices for rw in rewrites)
+    pieces = {rw.key: list(rw.kept) for rw in rewrites}
+    for part, piece in zip(parts, made, strict=True):
+        pieces[part.topic_id, part.partition].append(piece)
+    before = _count(some for rw in rewrites for some in rw.known(rw.old_slices))
     before.update(entry.object for rw in rewrites for entry in rw.old if isinstance(entry, Piece))
     before.update(uncounted)
-    after = _count(rw.new_slices for rw in rewrites)
-    after.update(piece.object for piece in made)
+    after = _count(some for rw in rewrites for some in rw.known(rw.new_slices))
+    after.update(piece.object for some in pieces.values() for piece in some)
     index = (DataObject(index_name, len(data), 0),) if data else ()
     swap = SwapRecord(
         upload_epoch=upload_epoch,
-        changes=tuple(_change(rw, pieces.get(rw.key)) for rw in rewrites),
+        changes=tuple(_change(rw, pieces[rw.key]) for rw in rewrites),
         objects=(*objects, *index),
         added=dict(sorted((after - before).items())),
         removed=dict(sorted((before - after).items())),
@@ -80,7 +97,7 @@ def _count(groups: Iterable[Sequence[Slice]]) -> Counter[str]:
     return Counter(piece.object for group in groups for piece in group)
 
 
-def _change(rw: Rewrite, piece: Piece | None) -> Change:
+def _change(rw: Rewrite, pieces: Iterable[Piece]) -> Change:
     topic_id, number = rw.key
     return Change(
         topic_id,
@@ -88,8 +105,27 @@ def _change(rw: Rewrite, piece: Piece | None) -> Change:
         rw.edition,
         rw.old[0].start,
         rw.old[-1].end,
-        () if rw.sealed else tuple(rw.new_slices),
-        (piece,) if piece else (),
+        () if rw.sealed else tuple(chain.from_iterable(rw.known(rw.new_slices))),
+        tuple(sorted(pieces, key=lambda piece: piece.start)),
+    )
+
+
+def unread_slice(piece: Piece) -> Slice:
+    """A slice that stands for those of a piece whose index cannot be read: it has their offsets, bytes and times.
+
+    Its object is the index, so it cannot be read as records.
+    """
+    return Slice(
+        piece.start,
+        piece.end,
+        piece.object,
+        piece.position,
+        piece.bytes,
+        piece.crc,
+        0,
+        piece.min_us,
+        piece.max_us,
+        piece.time_kind,
     )
 
 

@@ -42,7 +42,9 @@ def find_dirty_parts(
         _warn_of_level(state, keys, memory)
         return {}
     parts = {key: state.partitions[key] for key in keys}
-    resolved = yield from resolve_each(state, {key: part.entries for key, part in parts.items()}, on_failure)
+    resolved = yield from resolve_each(
+        state, {key: part.entries for key, part in parts.items()}, on_failure, memory.aside
+    )
     due: DirtyParts = {}
     for key, slices in resolved.items():
         start = parts[key].start

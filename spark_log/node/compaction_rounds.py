@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -256,9 +256,12 @@ def _set_aside(work: _Work, state: State, one: Pass, error: Exception | None) ->
     map must have the records of what replaced it."""
     unread = [*one.unread, *([error] if isinstance(error, Unreadable) else [])]
     one.unread.clear()
-    for piece, why in ((each.piece, each.why) for each in unread if not _is_replaced(state, each.why)):
-        if one.aside.add(one.key, AsideSlice(piece, work.context.clock.now_ms())):
-            work.failed(f"compacting {partition_name(state, one.key)}", why)
+    for each in unread:
+        if _is_replaced(state, each.why):
+            continue
+        one.partial_from = min(one.partial_from, each.piece.start)
+        if one.aside.add(one.key, AsideSlice(each.piece, work.context.clock.now_ms(), is_index=each.is_index)):
+            work.failed(f"compacting {partition_name(state, one.key)}", each.why)
     is_outdated = any(_is_replaced(state, each.why) for each in unread)
     if is_outdated and one.end is None:
         _begin_again(work, one)
@@ -326,16 +329,18 @@ def _stretches(state: State, one: Pass, found: Compared) -> Iterator[Stretch]:
     """Adjacent slices that lose records, and become one segment."""
     configs = state.topics[one.key[0]].configs
     numbers = [0] * len(found.slices)
+    # Slices that cannot be read were left out between others.
+    gaps = accumulate((b.start != a.end for a, b in pairwise(found.slices)), initial=0)
     if has_cleanup_policy(configs, "delete"):  # slices of one window expire at about the same time
         numbers, _ = windows(found.slices, 1000 * window_ms(configs))
 
-    def kind(placed: tuple[Slice, int]) -> tuple[bool, bool, int]:
-        piece, window = placed
-        return piece.start in found.losing, piece.time_kind == CREATE_TIME, window
+    def kind(placed: tuple[Slice, int, int]) -> tuple[bool, bool, int, int]:
+        piece, window, gap = placed
+        return piece.start in found.losing, piece.time_kind == CREATE_TIME, window, gap
 
-    for (loses, _, _), some in groupby(zip(found.slices, numbers, strict=True), kind):
+    for (loses, *_), some in groupby(zip(found.slices, numbers, gaps, strict=False), kind):
         if loses:
-            yield Stretch(one.key, [piece for piece, _ in some])
+            yield Stretch(one.key, [piece for piece, *_ in some])
 
 
 def _count(tally: CompactionTally, compared: Mapping[TopicKey, Compared], done: Iterable[Replacement]) -> None:

@@ -16,13 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_log.journal.index_reads import read_found
-from spark_log.journal.missing_indexes import missing_object
+from spark_log.journal.index_reads import read_known
 from spark_log.journal.store_operations import Steps
-from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
+from spark_log.node.failure_isolation import index_error
 from spark_log.node.set_aside import NEVER, SetAside, Unreadable, is_of_slice
 from spark_log.node.slice_reads import chunks, decode_into, read_chunk
 from spark_log.segment.newest_offsets import NewestOffsets
@@ -103,7 +102,13 @@ class Pass:
         if self.end is None and self.rows.pop((piece.start, piece.end)):
             raise unreadable from error
         self.unread.append(unreadable)
-        self.partial_from = min(self.partial_from, piece.start)
+
+    def leave_out_index(self, piece: Slice, error: Exception) -> None:
+        """Does what `leave_out` does, with all slices of an index.  piece: the slice that stands for them."""
+        unreadable = Unreadable(piece, error, is_index=True)
+        if self.end is None and self.at > max(piece.start, self.dirty[0]):
+            raise unreadable from error
+        self.unread.append(unreadable)
 
     def end_map(self, start: int, end: int) -> None:
         """The map is complete: the pass continues at the start of the partition."""
@@ -142,7 +147,7 @@ def map_keys(state: State, one: Pass, bytes_max: int) -> Steps[int]:
     """Read keys of the dirty part into the map, and find the end of the pass if that completes it.
 
     Returns the bytes of the slices that were read, about `bytes_max`.  Raises Unreadable if the map has to be made
-    again without a slice, and ObjectNotFound if a slice index is missing.
+    again without a slice or a slice index.
     """
     read = 0
     for chunk in chunks((yield from _slices(state, one, one.at, one.dirty[1]))):
@@ -223,7 +228,6 @@ def compare_keys(state: State, one: Pass, bytes_max: int) -> Steps[Compared]:
     """Find the records that the next slices of a pass lose.  Dirty slices are not read again.
 
     bytes_max:  the maximum size of these slices together.  A single larger slice is compared alone.
-    Raises ObjectNotFound if a slice index is missing.
     """
     assert one.end is not None, "the map is complete"
     slices = yield from _slices(state, one, one.at, one.end)
@@ -252,20 +256,20 @@ def _first_of(slices: Sequence[Slice], bytes_max: int) -> Iterator[Slice]:
 
 
 def _slices(state: State, one: Pass, start: int, end: int) -> Steps[list[Slice]]:
-    """The live slices of a partition that overlap [start, end), without those that were set aside.
+    """The live slices of a partition that overlap [start, end), without those that cannot be read.
 
-    Raises CorruptObject, and ObjectNotFound if a slice index is missing.
+    Raises Unreadable if the map has records of a slice index that cannot be read.
     """
     key = one.key
     part = state.partitions[key]
     start = max(start, part.start)
     entries = [entry for entry in part.entries if entry.end > start and entry.start < end]
-    resolved = yield from read_found(entries)
-    for entry in entries:
-        if isinstance(entry, Piece) and entry not in resolved:
-            name = state.topics[key[0]].name
-            raise missing_object(entry.object, entry.object, name, key[1], entry.start, entry.end)
+    resolved, unread = yield from read_known(entries)
     found = [piece for piece in resolve(entries, resolved) if piece.end > start and piece.start < end]
     aside = one.aside.starts(key, found)
     one.partial_from = min([one.partial_from, *aside])
-    return [piece for piece in found if piece.start not in aside]
+    for piece, why in unread.items():
+        if piece.start not in aside:
+            one.leave_out_index(resolved[piece][0], index_error(state, key, piece, why))
+    left_out = aside | {piece.start for piece in unread}
+    return [piece for piece in found if piece.start not in left_out]

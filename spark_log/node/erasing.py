@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +27,12 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.restores import check_history
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
-from spark_log.node.failure_isolation import Failures, partition_name, resolve_each
+from spark_log.node.failure_isolation import Entries, Failures, partition_name, resolve_each
 from spark_log.node.merge_policy import SEGMENT_BYTES, window_ms
 from spark_log.node.rewrite import Progress, Rewriting, open_spool, rewrite
 from spark_log.node.rewrite_packs import PACK_BYTES, Stretch, segment_limit
 from spark_log.node.segment_swaps import Replacement, objects_of
+from spark_log.node.set_aside import SetAside
 from spark_log.node.size_groups import size_groups
 from spark_log.node.slice_reads import READ_BYTES, READ_OPS, WHOLE_BYTES_MAX, chunks, decode_into, read_chunk
 from spark_log.node.upkeep_memory import LiveSlices
@@ -245,10 +246,9 @@ def _search(state: State, wanted: Erasing, checked: Iterable[str]) -> Steps[_Rou
     total = sum(part.end - part.start for key, part in state.partitions.items() if key[0] == wanted.topic_id)
     at = 0
     for first in range(0, len(keys), PARTITIONS):
-        failed = len(wanted.failures.errors)
         entries = _entries(state, keys[first : first + PARTITIONS])
-        slices = yield from resolve_each(state, entries, wanted.failures)
-        found.is_outdated |= len(entries) - len(slices) > len(wanted.failures.errors) - failed
+        slices = yield from _readable(state, entries, wanted.failures)
+        found.is_outdated |= len(slices) < len(entries)
         live = {key: found.hold(state, key, pieces) for key, pieces in slices.items()}
         own = {key: pieces for key, pieces in live.items() if key[0] == wanted.topic_id}
         for group in _groups(own):
@@ -269,8 +269,18 @@ def _live(state: State, key: TopicKey, pieces: Sequence[Slice]) -> list[Slice]:
     return [piece for piece in pieces if piece.end > state.partitions[key].start]
 
 
+def _readable(state: State, entries: Entries, failures: Failures) -> Steps[Slices]:
+    """The slices of partitions, without those whose index cannot be read, which is a failure.
+
+    A partition whose index is missing because the state is outdated is left out.
+    """
+    aside = SetAside()
+    slices = yield from resolve_each(state, entries, failures, aside)
+    return {key: list(chain.from_iterable(aside.between(key, pieces))) for key, pieces in slices.items()}
+
+
 def _live_slices(state: State, keys: Iterable[TopicKey], failures: Failures) -> Steps[Slices]:
-    slices = yield from resolve_each(state, _entries(state, keys), failures)
+    slices = yield from _readable(state, _entries(state, keys), failures)
     return {key: _live(state, key, pieces) for key, pieces in slices.items()}
 
 

@@ -7,25 +7,26 @@ wait.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from spark_log.errors import (
     AuthenticationFailed,
     CoordinatorNotAvailable,
-    CorruptObject,
     NoSpace,
     NotCoordinator,
     SparkLogError,
-    StorageUnavailable,
 )
-from spark_log.journal.index_reads import read_pieces
+from spark_log.journal.index_reads import read_known
+from spark_log.journal.missing_indexes import damaged_object, missing_object
 from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
-from spark_log.node.set_aside import SetAside
+from spark_log.node.set_aside import AsideSlice, SetAside
+from spark_log.text import counted
 
 Result = TypeVar("Result")
 Entries = Mapping[TopicKey, Sequence[Slice | Piece]]
@@ -113,52 +114,51 @@ def partition_name(state: State, key: TopicKey) -> str:
     return f"{state.topics[topic_id].name}-{number}"
 
 
-def resolve_each(state: State, parts: Entries, on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
+def resolve_each(
+    state: State, parts: Entries, on_failure: OnFailure, aside: SetAside
+) -> Steps[dict[TopicKey, list[Slice]]]:
     """The slices of each partition, from its entries.
 
-    A partition with a damaged or missing slice index is left out, and reported to `on_failure`.  If its index is
-    missing only because the state is outdated, it is left out and not reported.
+    A slice index that is damaged or missing is one slice, which is set aside, and reported to `on_failure` if it was
+    not set aside before.  A partition whose index is missing only because the state is outdated is left out.
     """
-    try:
-        resolved = yield from read_pieces(entry for entries in parts.values() for entry in entries)
-    except StorageUnavailable:
-        raise
-    except Exception:  # noqa: BLE001  found again below, with its partition
-        resolved = None
-    if resolved is not None:
-        return {key: resolve(entries, resolved) for key, entries in parts.items()}
+    resolved, unread = yield from read_known(entry for entries in parts.values() for entry in entries)
+    newest: State = (yield Refresh()) if None in unread.values() else state
+    failed = defaultdict[str, list[_UnreadIndex]](list)
     found = {}
     for key, entries in parts.items():
-        slices = yield from _resolve_one(state, key, entries, on_failure)
-        if slices is not None:
-            found[key] = slices
+        lost = [entry for entry in entries if isinstance(entry, Piece) and entry in unread]
+        current = newest.partitions.get(key, Partition()).entries if lost else ()
+        if any(unread[piece] is None and piece not in current for piece in lost):
+            continue
+        found[key] = resolve(entries, resolved)
+        for piece in lost:
+            (stands_for,) = resolved[piece]
+            if not aside.has(key, stands_for):
+                aside.add(key, AsideSlice(stands_for, 0, is_index=True))
+                failed[piece.object].append(_UnreadIndex(key, piece, unread[piece]))
+    for some in failed.values():
+        on_failure(_index_names(state, some), index_error(state, *some[0]))
     return found
 
 
-def _resolve_one(
-    state: State, key: TopicKey, entries: Sequence[Slice | Piece], on_failure: OnFailure
-) -> Steps[list[Slice] | None]:
-    what = f"reading the slice index of {partition_name(state, key)}"
-    try:
-        resolved = yield from read_pieces(entries)
-        if resolved is not None:
-            return resolve(entries, resolved)
-        yield from _check_missing(state, key, entries)
-    except StorageUnavailable:
-        raise
-    except Exception as error:  # noqa: BLE001  continue with the other partitions
-        on_failure(what, error)
-    return None
+class _UnreadIndex(NamedTuple):
+    key: TopicKey
+    piece: Piece
+    why: Exception | None
+    """None: it is missing."""
 
 
-def _check_missing(state: State, key: TopicKey, entries: Sequence[Slice | Piece]) -> Steps[None]:
-    """Raise CorruptObject if the log still refers to a piece whose index is missing."""
-    missing = []
-    for piece in entries:
-        if isinstance(piece, Piece) and (yield from read_pieces([piece])) is None:
-            missing.append(piece)
-    newest: State = yield Refresh()
-    current = newest.partitions.get(key, Partition()).entries
-    names = sorted({piece.object for piece in missing if piece in current})
-    if names:
-        raise CorruptObject(f"{', '.join(names)} is missing: offsets of {partition_name(state, key)} cannot be read")
+def _index_names(state: State, some: Sequence[_UnreadIndex]) -> str:
+    """Partitions whose slice indexes are in one object."""
+    first, more = partition_name(state, some[0].key), len({one.key for one in some}) - 1
+    others = f" and {counted(more, 'other partition')}" if more else ""
+    return f"reading the slice index of {first}{others}"
+
+
+def index_error(state: State, key: TopicKey, piece: Piece, why: Exception | None) -> SparkLogError:
+    """Why a slice index cannot be read, with its offsets, and what to do.  why: None if it is missing."""
+    where = piece.object, state.topics[key[0]].name, key[1], piece.start, piece.end
+    if why is None:
+        return missing_object(piece.object, *where)
+    return damaged_object(*where, why)

@@ -1,5 +1,5 @@
-"""Pruning of entries whose slice index is missing or damaged, below a partition's start, where they are not needed any
-more.
+"""Entries whose slice index is missing or damaged: they are pruned below a partition's start, where they are not needed
+any more, or found, to be given up.
 
 The slices of a lost index are unknown, and so are their objects: the segments of an object do not contain their
 offsets. If only one index is lost, its slices are those that are counted in the objects but that no readable entry
@@ -9,61 +9,82 @@ names. Otherwise their objects are kept until the last lost index is pruned.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import chain
 
 from spark_log.journal.context import Context
-from spark_log.journal.index_reads import read_sound
-from spark_log.journal.sealing import Entries, prunable, swap_in
+from spark_log.journal.index_reads import Unread, read_known
+from spark_log.journal.sealing import prunable, swap_in
 from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.pending_commits import entries_with_pending
 from spark_log.metadata.records import Piece
 from spark_log.metadata.restores import history_of
-from spark_log.metadata.slice_index import slices_of
-from spark_log.metadata.state import State
+from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import Rewrite, resolve
 from spark_log.model import Slice
 
 
 def prune_lost(state: State, context: Context) -> Steps[None]:
     """Remove entries with unreadable indexes below the partitions' starts, and of deleted topics."""
-    if not (yield from _lost(_pieces(prunable(state).values()))):
+    if not (yield from _unread(prunable(state))):
         return
     state = yield Refresh()  # an index may be missing because a newer state has replaced it
-    everything = entries_with_pending(state)
-    lost = yield from _lost(_pieces(everything.values()))
+    lost = (yield from _unread(prunable(state))).keys()
     old = {key: entries for key, entries in prunable(state).items() if not lost.isdisjoint(entries)}
     if not old:
         return
-    known = yield from _read(set(_pieces(everything.values())) - lost)
-    known |= {piece: [] for piece in lost}
-    pruned = lost.intersection(_pieces(old.values()))
+    known, _ = yield from read_known(chain.from_iterable(old.values()))
     rewrites = [
-        Rewrite(key, state.partitions[key].edition, entries, resolve(entries, known), (), sealed=False)
+        Rewrite(
+            key,
+            state.partitions[key].edition,
+            entries,
+            resolve(entries, known),
+            (),
+            sealed=False,
+            unread=tuple(piece for piece in _pieces(entries) if piece in lost),
+        )
         for key, entries in old.items()
     ]
-    uncounted = _uncounted(state, known) if pruned == lost else Counter[str]()
+    uncounted = yield from uncounted_without(state, lost)
     yield from swap_in(context, state.version, history_of(state), rewrites, uncounted=uncounted)
 
 
-def _pieces(groups: Iterable[Entries]) -> list[Piece]:
-    return [entry for entries in groups for entry in entries if isinstance(entry, Piece)]
+def find_unread(state: State) -> Steps[list[tuple[TopicKey, Piece]]]:
+    """Pieces with live offsets whose index is damaged or missing, maybe because a newer state has replaced it.
+
+    Too little memory is not damage.
+    """
+    live = {
+        key: [entry for entry in part.entries if entry.end > part.start]
+        for key, part in sorted(state.partitions.items())
+        if not state.topics[key[0]].deleted
+    }
+    unread = yield from _unread(live)
+    lost = {piece for piece, why in unread.items() if not isinstance(why, MemoryError)}
+    return [(key, piece) for key, entries in live.items() for piece in _pieces(entries) if piece in lost]
 
 
-def _lost(pieces: Iterable[Piece]) -> Steps[frozenset[Piece]]:
-    pieces = frozenset(pieces)
-    return pieces - (yield from _read(pieces)).keys()
+def _unread(entries: Mapping[TopicKey, Sequence[Slice | Piece]]) -> Steps[Unread]:
+    return (yield from read_known(chain.from_iterable(entries.values())))[1]
 
 
-def _read(pieces: Iterable[Piece]) -> Steps[dict[Piece, list[Slice]]]:
-    """The slices of each piece, without pieces that cannot be read."""
-    tables = yield from read_sound(pieces)
-    return {piece: slices_of(table) for piece, table in tables.items()}
+def _pieces(entries: Iterable[Slice | Piece]) -> list[Piece]:
+    return [entry for entry in entries if isinstance(entry, Piece)]
 
 
-def _uncounted(state: State, known: dict[Piece, list[Slice]]) -> Counter[str]:
-    """By object, the live slices that are counted but that no readable entry names."""
+def uncounted_without(state: State, removed: Set[Piece]) -> Steps[Counter[str]]:
+    """By object, the live slices that are counted in a state, but that no entry names without the removed pieces.
+
+    None if other indexes cannot be read either: it is not known which of them names such a slice.
+    """
+    everything = entries_with_pending(state)
+    known, unread = yield from read_known(chain.from_iterable(everything.values()))
+    if not unread.keys() <= removed:
+        return Counter()
+    known |= {piece: [] for piece in unread}
     counted = Counter({name: row.live for name, row in state.objects.items()})
-    for entries in entries_with_pending(state).values():
+    for entries in everything.values():
         counted.subtract(one.object for one in resolve(entries, known))
         counted.subtract(entry.object for entry in entries if isinstance(entry, Piece))
     return +counted

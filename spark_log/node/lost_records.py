@@ -1,12 +1,13 @@
-"""Gives up records that no root has any more: readers skip their offsets, and the log names and counts them.
+"""Gives up records that nobody can read any more: readers skip their offsets, and the log names and counts them.
 
-Nothing does this automatically: a root that cannot be reached may come back.  Somebody has said that the last
-one is lost, by `pylog broker replace --lose-data`, or all copies are damaged or missing.
+They are in objects that no root has, or in those of a slice index that is lost: it alone has their offsets.  Nothing
+does this automatically: a root that cannot be reached may come back.  Somebody has said that the last one is lost, by
+`pylog broker replace --lose-data`, or all copies are damaged or missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -19,17 +20,21 @@ from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.pending_commits import pending_copies
-from spark_log.metadata.records import Copy
+from spark_log.metadata.records import Copy, Piece
 from spark_log.metadata.replica_commands import AddCopies
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number, is_active, keeps
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.swaps import unread_slice
 from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.checked_copies import SourceFailed, is_good
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.failure_isolation import raise_failure, resolve_each
+from spark_log.node.lost_index import find_unread
 from spark_log.node.rewrite import Rewriting, open_spool, rewrite
 from spark_log.node.rewrite_packs import Stretch
+from spark_log.node.set_aside import SetAside
 
 LOOK_S = 60.0
 """How long a root may take to answer for one object."""
@@ -52,21 +57,26 @@ def lost_objects(state: State) -> list[str]:
 
 
 def give_up_lost(log: Log) -> list[GivenUp]:
-    """Give up the records of objects that no root has any more.  Returns the offsets that have no records from now on.
+    """Give up the records of objects that no root has any more, and of slice indexes that cannot be read.
+
+    Returns the offsets that have no records from now on.
 
     First looks at each root that may have a copy.  A copy that is found there is recorded, and its records are kept.
-    Raises InvalidRequest if a broker with such a root is fenced; StorageUnavailable or WrongRoot if its root cannot be
-    read; NotEnoughReplicas if a broker is fenced that must get one of the empty objects, which replace the lost ones.
+    Raises InvalidRequest if a broker with such a root is fenced; StorageUnavailable or WrongRoot if its root, or that
+    of the log, cannot be read; NotEnoughReplicas if a broker is fenced that must get one of the empty objects, which
+    replace the lost ones.
     """
     journal = log.journal
     journal.require(None)
     looked = _look_on_roots(journal, journal.refresh())
+    indexes = _unread_indexes(journal)
     known, metadata_log, context = journal.view, journal.metadata_log, journal.context
 
     def run() -> Steps[tuple[LogView, list[GivenUp]]]:
         view = yield from metadata_log.refresh(known)
-        view, found = yield from decided(metadata_log, view, give_up(view.state, context, looked))
-        return view, found
+        view, found = yield from decided(metadata_log, view, give_up_indexes(view.state, context, indexes))
+        view, more = yield from decided(metadata_log, view, give_up(view.state, context, looked))
+        return view, [*found, *more]
 
     view, found = journal.run(run())
     journal.adopt(view, known)
@@ -123,13 +133,40 @@ def _found_on(journal: Journal, state: State, broker: int, names: Iterable[str])
         raise StorageUnavailable(f"the root of broker {broker} was mounted again meanwhile: run the command again")
 
 
+def _unread_indexes(journal: Journal) -> list[tuple[TopicKey, Piece]]:
+    """Slice indexes that are missing or damaged.
+
+    Raises StorageUnavailable or WrongRoot if the log's own root, which has them, cannot be read: all would be missing.
+    """
+    mount = journal.roots.mount(OWN_BROKER)
+    check_answers(journal.roots, OWN_BROKER)
+    found = journal.run(find_unread(journal.refresh()))
+    if found:  # an index may be missing because a newer state has replaced it
+        found = journal.run(find_unread(journal.refresh()))
+    check_answers(journal.roots, OWN_BROKER)
+    if journal.roots.mount(OWN_BROKER) != mount:
+        raise StorageUnavailable("the log's own root was mounted again meanwhile: run the command again")
+    return found
+
+
+def give_up_indexes(state: State, context: Context, lost: Iterable[tuple[TopicKey, Piece]]) -> Steps[list[GivenUp]]:
+    """Give up the records of slice indexes that cannot be read, as far as the state still has them."""
+    pieces = [
+        (key, piece) for key, piece in lost if (part := state.partitions.get(key)) is not None and piece in part.entries
+    ]
+    return (yield from _give_up(state, context, [Stretch(key, [unread_slice(piece)]) for key, piece in pieces]))
+
+
 def give_up(state: State, context: Context, looked: frozenset[str]) -> Steps[list[GivenUp]]:
     """Give up the records of those of some objects that no broker is known to have."""
+    stretches = yield from _stretches(state, looked.intersection(lost_objects(state)))
+    return (yield from _give_up(state, context, stretches))
+
+
+def _give_up(state: State, context: Context, stretches: Sequence[Stretch]) -> Steps[list[GivenUp]]:
     how = Rewriting(
         name="give up", activity="giving up records of", open_spool=open_spool, on_waiting=raise_failure, are_lost=True
     )
-    names = looked.intersection(lost_objects(state))
-    stretches = yield from _stretches(state, names)
     after, done = yield from rewrite(state, context, stretches, how)
     return [
         GivenUp(after.topics[one.key[0]].name, one.key[1], one.new.start, one.new.end)
@@ -142,7 +179,7 @@ def _stretches(state: State, names: frozenset[str]) -> Steps[list[Stretch]]:
     """The adjacent slices of these objects that readers need."""
     groups = {copies.group for name in names if (copies := copies_of(state, state.objects[name])) is not None}
     entries = {key: state.partitions[key].entries for key in _partitions_in(state, groups)}
-    slices = yield from resolve_each(state, entries, raise_failure)
+    slices = yield from resolve_each(state, entries, _ignore, SetAside())
     found = list[Stretch]()
     for key, pieces in slices.items():
         live = [piece for piece in pieces if piece.end > state.partitions[key].start]
@@ -150,6 +187,10 @@ def _stretches(state: State, names: frozenset[str]) -> Steps[list[Stretch]]:
             if is_lost:
                 found.append(Stretch(key, list(some)))
     return found
+
+
+def _ignore(what: str, error: Exception) -> None:
+    """`verify` names slice indexes that cannot be read."""
 
 
 def _partitions_in(state: State, groups: set[int]) -> Iterator[TopicKey]:

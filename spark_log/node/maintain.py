@@ -63,13 +63,15 @@ Result = TypeVar("Result")
 def plan_round(log: Log) -> Plan:
     """Compute the changes of a run, without sealing and checkpoints.  Writes nothing."""
 
+    failed = Failures(log.url)
+
     def plan(state: State) -> Steps[Plan]:
-        now = log.journal.context.clock.now_ms()
-        removals = yield from find_expired(state, now)
+        memory, now = UpkeepMemory(), log.journal.context.clock.now_ms()
+        removals = yield from find_expired(state, now, failed, memory)
         trims = decide_trim(state, {key: removal.start for key, removal in removals.items()}).records
         trimmed = replay_records(next_version(state, now), trims)
-        stretches, _ = yield from plan_merge(trimmed)
-        dirty = yield from find_dirty_parts(trimmed, now)
+        stretches, _ = yield from plan_merge(trimmed, failed, UpkeepMemory(aside=memory.aside))
+        dirty = yield from find_dirty_parts(trimmed, now, failed, UpkeepMemory(aside=memory.aside))
         names = yield from _find_garbage(state, now)
         return Plan(
             expired_records=sum(removal.records for removal in removals.values()),

@@ -26,16 +26,16 @@ def plan_merge(
     """
     memory = memory or UpkeepMemory()
     live, aside = memory.live, memory.aside
-    slices = yield from live_slices(state, memory.unmerged(state), on_failure)
+    slices = yield from live_slices(state, memory.unmerged(state), on_failure, aside)
     for key, found in slices.items():
         live.hold(key, found)
     thin = thin_objects(state.objects, live.bytes)
-    slices |= yield from live_slices(state, _others(live.holders(thin), slices), on_failure)
+    slices |= yield from live_slices(state, _others(live.holders(thin), slices), on_failure, aside)
     # Merging leaves some objects less than half alive: they are rewritten in the same pass.
     left = live.bytes.copy()
     left.subtract(live_bytes(stretch.slices for stretch in _planned(state, slices, thin, aside)))
     thin |= thin_objects(state.objects, left)
-    slices |= yield from live_slices(state, _others(live.holders(thin), slices), on_failure)
+    slices |= yield from live_slices(state, _others(live.holders(thin), slices), on_failure, aside)
     stretches = list(_planned(state, slices, thin, aside))
     memory.set_merged(state, slices, (stretch.key for stretch in stretches))
     return stretches, thin
@@ -53,17 +53,19 @@ def plan_partitions(
     thin:  objects that are mostly dead; finding them takes the other partitions, too.
     """
     live = [key for key in keys if key in state.partitions]
-    return list(_planned(state, (yield from live_slices(state, live, on_failure)), thin, aside))
+    return list(_planned(state, (yield from live_slices(state, live, on_failure, aside)), thin, aside))
 
 
 def _others(keys: Iterable[TopicKey], known: Slices) -> list[TopicKey]:
     return sorted(key for key in keys if key not in known)
 
 
-def live_slices(state: State, keys: Iterable[TopicKey], on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
-    """The slices above the start of each partition, without partitions whose index cannot be read."""
+def live_slices(
+    state: State, keys: Iterable[TopicKey], on_failure: OnFailure, aside: SetAside
+) -> Steps[dict[TopicKey, list[Slice]]]:
+    """The slices above the start of each partition.  An index that cannot be read is one slice, and set aside."""
     parts = {key: state.partitions[key] for key in keys}
-    resolved = yield from resolve_each(state, {key: part.entries for key, part in parts.items()}, on_failure)
+    resolved = yield from resolve_each(state, {key: part.entries for key, part in parts.items()}, on_failure, aside)
     return {key: [piece for piece in found if piece.end > parts[key].start] for key, found in resolved.items()}
 
 

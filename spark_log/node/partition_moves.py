@@ -106,7 +106,7 @@ def move_portion(state: State, context: Context, how: Moving) -> Steps[tuple[Sta
         state, done = yield from rewrite(state, context, stretches, rewriting)
     moved = sum(piece.object in elsewhere for one in done for piece in one.old)
     complete |= {one.key for one in done}
-    state, ended = yield from _end_moves(state, complete, how.on_failure)
+    state, ended = yield from _end_moves(state, complete, how)
     return state, Moves(moved, sum(made.size for made in objects_of(done)), ended), len(stretches)
 
 
@@ -116,11 +116,11 @@ def _portion(state: State, context: Context, how: Moving) -> Steps[tuple[list[St
     at = random.randrange(len(keys)) if keys else 0
     found, names, complete = list[Stretch](), set[str](), set[TopicKey]()
     for some in _batches([*keys[at:], *keys[:at]]):
-        slices = yield from live_slices(state, some, how.on_failure)
+        slices = yield from live_slices(state, some, how.on_failure, how.aside)
         for key, pieces in slices.items():
             elsewhere = objects_elsewhere(state, key, (piece.object for piece in pieces))
             names |= elsewhere
-            if not elsewhere:
+            if not elsewhere and not how.aside.has_index(key):
                 complete.add(key)
             found += _cut(stretches_of(state, key, pieces, elsewhere, how.aside), elsewhere)
         found = [one for one in found if (one.key, one.slices[0].start) not in how.tried]
@@ -165,13 +165,14 @@ def _first_bytes(stretches: Sequence[Stretch]) -> list[Stretch]:
     return sorted(found, key=lambda one: (one.key, one.slices[0].start))
 
 
-def _end_moves(state: State, keys: Collection[TopicKey], on_failure: OnFailure) -> Steps[tuple[State, int]]:
+def _end_moves(state: State, keys: Collection[TopicKey], how: Moving) -> Steps[tuple[State, int]]:
     """Record which of these partitions have no live slice elsewhere; the state afterwards, and how many are done."""
     ended, unseen = list[Moved](), pending_elsewhere(state)
     for some in _batches([key for key in moving(state) if key in keys and key not in unseen]):
-        slices = yield from live_slices(state, some, on_failure)
+        slices = yield from live_slices(state, some, how.on_failure, how.aside)
         for key, pieces in slices.items():
-            if not objects_elsewhere(state, key, (piece.object for piece in pieces)):
+            names = (piece.object for piece in pieces)
+            if not how.aside.has_index(key) and not objects_elsewhere(state, key, names):
                 ended.append(Moved(*key, state.reassignments[key].version, state.version))
     if ended:
         end = EndReassignments(partitions=tuple(ended), history=history_of(state))

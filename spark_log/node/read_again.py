@@ -24,12 +24,12 @@ def read_again(state: State, aside: SetAside, now_ms: int, on_failure: OnFailure
     """
     aside.keep(state)
     due = list(islice(((key, one) for key, one in aside if one.again_ms <= now_ms), AGAIN_MAX))
-    live = yield from live_slices(state, {key for key, _ in due}, on_failure)
+    live = yield from live_slices(state, {key for key, _ in due}, on_failure, aside)
     changed = list[TopicKey]()
     for key, some in groupby((each for each in due if each[0] in live), lambda each: each[0]):
         pieces = frozenset(live[key])
         for _, one in some:
-            if one.piece in pieces and not (yield from can_rewrite(state, key, one.piece)):
+            if one.piece in pieces and (one.is_index or not (yield from can_rewrite(state, key, one.piece))):
                 aside.add(key, one._replace(again_ms=now_ms + one.wait_ms, wait_ms=min(2 * one.wait_ms, WAIT_MS_MAX)))
                 continue
             aside.drop(key, one.piece.start)

@@ -24,7 +24,7 @@ from spark_log.journal.broker_roots import Roots
 from spark_log.journal.checkpointing import checkpoint, damaged_between, put_aside
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import read_lists
-from spark_log.journal.index_reads import read_found
+from spark_log.journal.index_reads import read_known
 from spark_log.journal.log_format import FORMAT_VERSION, Format, check_is_here, parse_format, put_format
 from spark_log.journal.log_remains import find_remains, remains_error
 from spark_log.journal.object_names import (
@@ -44,7 +44,6 @@ from spark_log.metadata.records import Batch, CommitRecord, Piece, TakeOverRecor
 from spark_log.metadata.replay import replay as replay_batch
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.state import Leadership, State, TopicKey
-from spark_log.model import Slice
 from spark_log.node.log_id import RECORD, batch_of, check_is_no_copy, choose_id, id_in_records, ids_of_brokers
 from spark_log.node.mirror import format_of
 from spark_log.store.base import ObjectStore
@@ -340,10 +339,8 @@ def _gone(state: State, missing: frozenset[str]) -> Steps[list[str]]:
     """The offsets of the records in missing objects, by partition."""
     found = list[str]()
     for key, part in sorted(state.partitions.items()) if missing else ():
-        indexes: dict[Piece, list[Slice]] = {}
-        try:
-            indexes = yield from read_found(entry for entry in part.entries if entry.object not in missing)
-        except CorruptObject as error:
+        indexes, unread = yield from read_known(entry for entry in part.entries if entry.object not in missing)
+        for error in filter(None, unread.values()):
             found.append(f"{_named(state, key)}: it is not known which objects are missing: {error}")
         spans = list[tuple[int, int]]()
         for entry in part.entries:

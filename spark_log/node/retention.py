@@ -114,29 +114,28 @@ def find_expired(
     """The expired slices at the front of each partition that has some.
 
     A slice index is read only at the border between expired entries and those that stay, because a part of its slices
-    may have expired.  If it is unreadable, it stays, and is reported to `on_failure`.  Its slices below the partition's
-    start do not count.
+    may have expired.  If it is unreadable, it is reported to `on_failure`, and stays until all of its slices have
+    expired.  Its slices below the partition's start do not count.
     """
     memory = memory or UpkeepMemory()
     limited = _limited(state, now_ms, memory)
     entries = {key: _live(state.partitions[key]) for key in limited}
     first = {key: expired(entries[key], limits) for key, limits in limited.items()}
-    unreadable: set[TopicKey] = set()
     while doubtful := {
         key: (entry,)
         for key, count in first.items()
         if count < len(entries[key])
-        and key not in unreadable
         and isinstance(entry := entries[key][count], Piece)
         and _may_lose(entry, limited[key])
     }:
-        resolved = yield from resolve_each(state, doubtful, on_failure)
-        unreadable |= doubtful.keys() - resolved.keys()
+        resolved = yield from resolve_each(state, doubtful, on_failure, memory.aside)
+        for key in doubtful.keys() - resolved.keys():
+            del limited[key], entries[key], first[key]
         for key, slices in resolved.items():
             at = first[key]
             entries[key][at : at + 1] = [one for one in slices if one.end > state.partitions[key].start]
             first[key] = expired(entries[key], limited[key])
-    for key in limited.keys() - unreadable:
+    for key in limited:
         if not first[key]:
             memory.set_kept(state, key, _expires_ms(entries[key], limited[key], now_ms))
     return {key: _removal(state.partitions[key], entries[key][:count]) for key, count in first.items() if count}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_log.journal.context import Context
-from spark_log.journal.index_reads import read_pieces
+from spark_log.journal.index_reads import read_known
 from spark_log.journal.sealing import SWAP_TRIES, swap_in
 from spark_log.journal.store_operations import CopyReplicas, Refresh, Steps
 from spark_log.journal.upkeep_limits import StepLimits
@@ -27,6 +27,7 @@ from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import ObjectRow, State, TopicKey
 from spark_log.metadata.swaps import Rewrite, resolve
 from spark_log.model import DataObject, Placed, Slice
+from spark_log.node.lost_index import uncounted_without
 
 logger = logging.getLogger("spark_log")
 
@@ -80,10 +81,12 @@ def swap_segments(
     lost:     the new segments are empty, because the slices' records are lost.
     """
     done: Sequence[Replacement] = batch.done
+    is_newest = False
     for _ in range(SWAP_TRIES):
         if not done or batch.epoch <= state.fence or batch.history != history_of(state):
             break
-        prepared = yield from prepare(state, context.limits, done)
+        prepared = yield from prepare(state, context.limits, done, is_newest=is_newest)
+        is_newest = True
         if prepared is None:
             state = yield Refresh()
             continue
@@ -92,8 +95,17 @@ def swap_segments(
             break
         objects, placed = objects_of(done), places_of(done)
         given_up = [LostOffsets(*one.key, one.new.start, one.new.end) for one in done] if lost else ()
+        gone = frozenset(piece for one in rewrites for piece in one.unread if piece not in one.kept)
         state, fits = yield from swap_in(
-            context, batch.epoch, batch.history, rewrites, objects, thinned=thinned, placed=placed, lost=given_up
+            context,
+            batch.epoch,
+            batch.history,
+            rewrites,
+            objects,
+            (yield from uncounted_without(state, gone)) if gone else {},
+            thinned=thinned,
+            placed=placed,
+            lost=given_up,
         )
         if fits:
             return state, done
@@ -146,18 +158,21 @@ def places_of(done: Iterable[Replacement]) -> list[Placed]:
 
 
 def prepare(
-    state: State, limits: StepLimits, done: Sequence[Replacement]
+    state: State, limits: StepLimits, done: Sequence[Replacement], *, is_newest: bool = False
 ) -> Steps[tuple[list[Rewrite], list[Replacement]] | None]:
     """The rewrites that replace slices by segments in this state, and these segments.  None if the state is outdated.
 
-    An object's segments are included only if the slices under all of them still exist.
+    An object's segments are included only if the slices under all of them still exist.  Between them, pieces that
+    cannot be read stay as they are.
+
+    is_newest:  nobody has changed the log since: a slice index that is missing is lost.
     """
     by_key: dict[TopicKey, list[Replacement]] = defaultdict(list)
     for one in sorted(done, key=lambda one: one.new.start):
         by_key[one.key].append(one)
     touched = {key: _touched(state, key, found) for key, found in by_key.items()}
-    resolved = yield from read_pieces(entry for entries in touched.values() for entry in entries)
-    if resolved is None:
+    resolved, unread = yield from read_known(entry for entries in touched.values() for entry in entries)
+    if None in unread.values() and not is_newest:
         return None
     rewrites: list[Rewrite] = []
     kept: list[Replacement] = []
@@ -166,11 +181,13 @@ def prepare(
         new, placed = _replaced(old, found)
         if placed:
             sealed = len(new) > limits.inline_per_partition and any(isinstance(entry, Piece) for entry in touched[key])
-            rewrites.append(Rewrite(key, state.partitions[key].edition, touched[key], old, new, sealed))
+            lost = tuple(entry for entry in touched[key] if isinstance(entry, Piece) and entry in unread)
+            rewrites.append(Rewrite(key, state.partitions[key].edition, touched[key], old, new, sealed, lost))
             kept += placed
     changed = Counter(one.object.name for one in done) - Counter(one.object.name for one in kept)
     if any(one.object.name in changed for one in kept):
-        return (yield from prepare(state, limits, [one for one in kept if one.object.name not in changed]))
+        kept = [one for one in kept if one.object.name not in changed]
+        return (yield from prepare(state, limits, kept, is_newest=is_newest))
     return rewrites, kept
 
 

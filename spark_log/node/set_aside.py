@@ -1,7 +1,7 @@
 """Slices that upkeep has set aside, because they cannot be read: it rewrites those on both sides of them.
 
-They stay in the log as they are.  Upkeep reads them again from time to time, because somebody may have restored the
-object.
+They stay in the log as they are.  A slice index that cannot be read is one slice here.  Upkeep reads them again from
+time to time, because somebody may have restored the object.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def is_of_slice(error: Exception) -> bool:
 class Unreadable(Exception):
     """A slice cannot be read or rewritten; its cause says why."""
 
-    def __init__(self, piece: Slice, why: Exception) -> None:
+    def __init__(self, piece: Slice, why: Exception, *, is_index: bool = False) -> None:
         super().__init__(str(why))
-        self.piece, self.why = piece, why
+        self.piece, self.why, self.is_index = piece, why, is_index
 
 
 class AsideSlice(NamedTuple):
@@ -44,6 +44,8 @@ class AsideSlice(NamedTuple):
     """When it is read again."""
     wait_ms: int = WAIT_MS
     """How long it waits if that fails, too."""
+    is_index: bool = False
+    """It stands for all slices of an index that cannot be read (`unread_slice`)."""
 
 
 @dataclass(slots=True)
@@ -113,6 +115,10 @@ class SetAside:
         """Whether a slice was set aside."""
         known = self._slices.get(key)
         return known is not None and (one := known.get(piece.start)) is not None and one.piece == piece
+
+    def has_index(self, key: TopicKey) -> bool:
+        """Whether a slice index of the partition was set aside: its slices and their objects are unknown."""
+        return any(one.is_index for one in self._slices.get(key, {}).values())
 
     def starts(self, key: TopicKey, slices: Sequence[Slice]) -> frozenset[int]:
         """The starts of those of some slices that were set aside."""

@@ -246,6 +246,7 @@ class UpkeepMemory:
         """Slices of these partitions can be read again."""
         for key in keys:
             self._merged.pop(key, None)
+            self._kept.pop(key, None)
             self._not_due.pop(key, None)
 
     def dirty_ratios(self, state: State) -> dict[str, float]:

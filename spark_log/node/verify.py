@@ -27,6 +27,7 @@ from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
 from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.index_reads import neighbours
 from spark_log.journal.journal import Journal
+from spark_log.journal.missing_indexes import GIVE_UP
 from spark_log.journal.object_names import DATA, LOG, META, foreign_text
 from spark_log.journal.opening import View, check_chain, open_view, without_lost_records
 from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
@@ -61,7 +62,9 @@ INDEXES_AT_ONCE = 48
 SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
 HARMLESS = "no data is lost: no objects are deleted until `gc.fence.age.ms` has passed, and then this list is removed"
 BROKEN = "this is a fault of pylog: report this line, and keep a copy of `meta/` for it"
-RESTORE = "restore it from a copy (`--repair-from`), or trim the partition past these offsets and run `pylog maintain`"
+RESTORE = (
+    f"restore it from a copy (`--repair-from`), {GIVE_UP}, or trim the partition past them and run `pylog maintain`"
+)
 
 
 def verify(
@@ -207,13 +210,13 @@ def _holes(name: str, entries: Sequence[Slice | Piece]) -> Iterator[Problem]:
 
 
 def _piece(piece: Piece, data: bytes | None, where: str) -> tuple[list[Slice], list[Problem]]:
+    which = f"the slice index of offsets {piece.start} to {piece.end - 1} of {where}"
     if data is None:
-        which = f"the slice index of offsets {piece.start} to {piece.end - 1} of {where}"
         return [], [Problem(piece.object, f"{which} is not there: {RESTORE}")]
     try:
         rows = slices_of(decode_piece(piece, data))
     except CorruptObject as error:
-        return [], [Problem(piece.object, f"{error}: {RESTORE}")]
+        return [], [Problem(piece.object, f"{which} cannot be read ({error}): {RESTORE}")]
     return rows, list(_piece_sums(piece, rows))
 
 

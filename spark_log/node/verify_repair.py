@@ -14,7 +14,7 @@ from spark_log.node.lost_records import GivenUp, give_up_lost
 from spark_log.node.object_repair import repair_objects
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify import verify
-from spark_log.node.verify_copies import repair_copies
+from spark_log.node.verify_copies import CopyRepair, repair_copies
 from spark_log.node.verify_objects import Problem, Spread
 
 
@@ -56,7 +56,8 @@ def verify_and_repair(
 
     repair:     replace bad copies by good ones of other brokers.
     copy:       another copy of the log, from which bad objects are replaced; not with `repair`.
-    lose_data:  with `repair`, give up the records of which no broker has a good copy.
+    lose_data:  with `repair`, give up the records of which no broker has a good copy, and of slice indexes that cannot
+                be read.  A log without brokers has no other copies, and only the latter.
     spread:     does what reads objects; None: this process.
     Raises the errors of `repair_copies`, `give_up_lost`, `repair_objects` and `verify`.
     """
@@ -65,7 +66,8 @@ def verify_and_repair(
         return Verified(found.problems, found.repaired)
     if not repair:
         return Verified(tuple(verify(log, deep, progress=progress, spread=spread)))
-    copies = repair_copies(log, deep, progress=progress, spread=spread)
+    has_copies = bool(log.journal.refresh().brokers) or not lose_data
+    copies = repair_copies(log, deep, progress=progress, spread=spread) if has_copies else CopyRepair((), ())
     given_up = tuple(give_up_lost(log)) if lose_data else ()
     problems = verify(log, deep, progress=progress, spread=spread)
     return Verified(tuple(problems), copies.repaired, copies.removed, given_up)

@@ -15,7 +15,7 @@ CHANGES = st.lists(
 
 
 def member(member_id: str, protocols: list[str], join: int | None, owes_sync: bool) -> Member:
-    offered = tuple(MemberProtocol(name) for name in protocols)
+    offered = tuple(MemberProtocol(name, name.encode()) for name in protocols)
     return Member(member_id, None, "", "", 1, 1, offered, join=join, owes_sync=owes_sync)
 
 
@@ -43,6 +43,7 @@ def test_the_order_and_the_counts_are_those_of_all_members(
 def check(members: Members) -> None:
     assert members.joining == sum(one.join is not None for one in members.values())
     assert members.unsynced == sum(one.owes_sync for one in members.values())
+    assert members.metadata_bytes == sum(len(known.metadata) for one in members.values() for known in one.protocols)
     offered = ("range", "unknown", "sticky", "roundrobin")
     supported = [{known.name for known in one.protocols} for one in members.values()]
     assert members.supporting(offered) == [name for name in offered if all(name in names for names in supported)]

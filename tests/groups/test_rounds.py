@@ -156,3 +156,25 @@ def test_a_hundred_members_rebalance_within_a_fraction_of_a_second() -> None:
     assert time.perf_counter() - started < 0.5
     assert {at.joined(join).generation_id for join in joins} == {2}
     assert at.group is not None and at.group.state is ConsumerGroupState.STABLE
+
+
+def test_the_metadata_of_all_members_has_a_limit() -> None:
+    """Otherwise many members, each with as much as one may have, would fill the coordinator's memory and its log."""
+    at = stable("a", "b", config=GroupConfig(min_session_timeout_ms=0, initial_rebalance_delay_ms=0, max_size=3))
+    limit = GroupConfig().metadata_bytes_max
+    large = tuple(MemberProtocol(name, bytes(limit // 2)) for name in ("range", "sticky"))
+    refused = at.join("c", new=True, protocols=large)
+    assert at.joined(refused).error is Code.GROUP_MAX_SIZE_REACHED
+    assert at.group is not None and list(at.group.members) == ["a", "b"]
+    assert at.heartbeat("a", 1) is Code.NONE
+    half = (MemberProtocol("range", bytes(limit // 2)),)
+    assert at.waits(at.join("b", protocols=half))
+    assert at.waits(at.join("b", protocols=half)), "what a member had before does not count"
+    assert at.joined(at.join("c", new=True, protocols=half)).error is Code.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_first_member_with_too_much_metadata_makes_no_group() -> None:
+    at = Coordinator()
+    large = (MemberProtocol("range", bytes(GroupConfig().metadata_bytes_max + 1)),)
+    assert at.joined(at.join("a", new=True, protocols=large)).error is Code.GROUP_MAX_SIZE_REACHED
+    assert at.group is None or not at.group.members

@@ -8,13 +8,12 @@ from typing import NamedTuple
 from spark_log.client.administering.broker_views import BrokerDescription, ReplicaDescription, describe_replicas
 from spark_log.client.representations import described
 from spark_log.config_types import ConfigSpec, format_value
-from spark_log.journal.index_reads import read_found
+from spark_log.journal.index_reads import read_known
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.pending_commits import lost_ranges
-from spark_log.metadata.records import Piece
 from spark_log.metadata.state import LostRange, Partition, State, TopicKey
-from spark_log.model import Slice
+from spark_log.metadata.swaps import resolve
 
 
 @described
@@ -200,15 +199,11 @@ def describe_topic(journal: Journal, state: State, name: str) -> TopicDescriptio
 def _partition(
     journal: Journal, number: int, part: Partition, lost: Sequence[LostRange], replicas: ReplicaDescription
 ) -> PartitionDescription:
-    """If the index object of a piece is missing, `objects` does not count its files.  `bytes` is still exact."""
-    found = journal.run(read_found(part.entries))
-    missing = [entry for entry in part.entries if isinstance(entry, Piece) and entry not in found]
-    slices = [
-        piece for entry in part.entries for piece in ([entry] if isinstance(entry, Slice) else found.get(entry, ()))
-    ]
-    live = [piece for piece in slices if piece.end > part.start]
-    size = sum(piece.length for piece in live) + sum(piece.bytes for piece in missing)
-    objects = len({piece.object for piece in live})
+    """If a slice index cannot be read, `objects` does not count its files.  `bytes` is still exact."""
+    found, unread = journal.run(read_known(part.entries))
+    live = [piece for piece in resolve(part.entries, found) if piece.end > part.start]
+    size = sum(piece.length for piece in live)
+    objects = len({piece.object for piece in live} - {piece.object for piece in unread})
     ranges = tuple((one.start, one.end) for one in lost)
     return PartitionDescription(number, part.start, part.readable_end, part.end, ranges, size, objects, *replicas)
 

@@ -61,7 +61,8 @@ _WITH_MEMBER_ID = (Code.NONE, Code.MEMBER_ID_REQUIRED)
 _REASONS = {
     Code.INCONSISTENT_GROUP_PROTOCOL: "partition_assignment_strategy: the other members support none of {strategies}",
     Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms: the coordinator's [groups] settings do not allow {session}",
-    Code.GROUP_MAX_SIZE_REACHED: "the group has as many members as the coordinator allows",
+    Code.GROUP_MAX_SIZE_REACHED: "the group has as many members as the coordinator allows (max.size), or the names of "
+    "their topics together have more than 8 MiB: use fewer members, or subscribe to fewer topics",
     Code.INVALID_GROUP_ID: "group_id: the name of a group must have characters, and only such as can be printed",
 }
 logger = logging.getLogger("spark_log")

@@ -271,9 +271,22 @@ def has_copies(state: State, swap: r.SwapRecord) -> bool:
         if any(key in state.reassignments for key in keys):
             return False
         raise _misplaced("a swap", wrong)
-    old = [row for name in swap.removed if (row := state.objects.get(name)) is not None]
+    removed = () if gives_up_indexes(state, swap) else swap.removed  # nothing is left that would have fewer copies
+    old = [row for name in removed if (row := state.objects.get(name)) is not None]
     placed = all(counted(state, where) is not None for where in swap.placed)
     return placed and not lacking_for_swap(state, swap.placed, old, moves_to(state, keys))
+
+
+def gives_up_indexes(state: State, swap: r.SwapRecord) -> bool:
+    """Whether a swap gives up the records of slice indexes that cannot be read, and no others."""
+    pieces = {
+        (change.topic_id, change.partition, entry.start, entry.end)
+        for change in swap.changes
+        if (part := state.partitions.get((change.topic_id, change.partition))) is not None
+        for entry in part.entries
+        if isinstance(entry, r.Piece) and change.start <= entry.start and entry.end <= change.end
+    }
+    return bool(swap.lost) and pieces.issuperset(swap.lost)
 
 
 def _misplaced_groups(state: State, swap: r.SwapRecord) -> set[int]:

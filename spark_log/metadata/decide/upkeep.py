@@ -13,7 +13,7 @@ from spark_log.errors import (
 )
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.replicas import has_copies, without_places
+from spark_log.metadata.decide.replicas import gives_up_indexes, has_copies, without_places
 from spark_log.metadata.features import DROPPED_LISTS, HOLES, METADATA_VERSION, SUPPORTED
 from spark_log.metadata.replay import known_objects, replay_records
 from spark_log.metadata.replicas import are_gone
@@ -148,8 +148,13 @@ def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
         for c in swap.changes
     )
     swap = without_places(swap)
-    fits = fits and has_copies(state, swap) and (not swap.lost or are_gone(state, swap.removed))
+    fits = fits and has_copies(state, swap) and (not swap.lost or _may_give_up(state, swap))
     return Decision((swap,), True) if fits else Decision((), False)
+
+
+def _may_give_up(state: State, swap: r.SwapRecord) -> bool:
+    """Whether no broker has the records any more; or their slice indexes go, as a whole."""
+    return gives_up_indexes(state, swap) or are_gone(state, swap.removed)
 
 
 def may_list_dropped(state: State) -> bool:
