@@ -12,6 +12,7 @@ from pyspark.sql.utils import to_str
 from pyspark_pylog.options.parse import write_options
 from pyspark_pylog.registration import activate
 from pyspark_pylog.sessions import is_connect
+from pyspark_pylog.sink.batch_errors import is_called_by_spark, plain_batch_errors
 from pyspark_pylog.sink.writer import QUERY_ID
 from spark_log.client.validate import url_text
 from spark_log.errors import InvalidRequest
@@ -77,6 +78,10 @@ def sink(
     def append(frame: DataFrame, batch_id: int) -> None:
         if not hasattr(frame, "sparkSession"):
             raise InvalidRequest(f"spark_log.sink: its function takes a DataFrame and a batch id, got {type_of(frame)}")
+        with plain_batch_errors(frame, by_spark=is_called_by_spark()):
+            write(frame, batch_id)
+
+    def write(frame: DataFrame, batch_id: int) -> None:
         writer = frame.write.format("pylog").mode("append")
         writer = writer.option("txnAppId", name).option("txnVersion", batch_id).option("pylog.txnFromQuery", True)
         activate(frame.sparkSession)
