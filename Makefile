@@ -105,9 +105,9 @@ flames: setup
 drill: setup
 	$(BIN)/python -m pytest -q tests/cli/test_drill.py
 
-# Build what is published, check it, and try it in a bare environment.
+# Build what is published, check it, and try it in a bare environment.  Example: `make release-check URL=https://host/pylog`.
 release-check: $(VENV)/bin/python
-	deploy/release_check.sh $(BIN)/python
+	deploy/release_check.sh $(BIN)/python $(URL)
 
 docs: setup
 	$(BIN)/python docs/generate.py

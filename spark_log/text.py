@@ -31,7 +31,10 @@ def install_extra(extra: str) -> str:
     try:
         wanted = [line.partition(";") for line in requires("spark-log") or ()]
     except PackageNotFoundError:
-        return f"pip install '/path/to/pylog[{extra}]', with the path of a checkout of pylog"
+        return (
+            f"pip install '/path/to/pylog[{extra}]', with the path of a checkout of pylog, or "
+            f"pip install 'spark-log[{extra}] @ git+https://…', with the URL of its Git repository"
+        )
     names = [name.strip() for name, _, when in wanted if re.search(rf"extra == ['\"]{extra}['\"]", when)]
     return f"{sys.executable or 'python'} -m pip install {' '.join(map(shlex.quote, names))}"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from deploy.absolute_links import absolute_links
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("spark_log", "datasource", "jobs", "conf", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
@@ -113,6 +117,7 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     """The wheel has all files of the tree, with the data source under the name that Spark searches for."""
     expected = {str(file.relative_to(ROOT)) for file in (ROOT / "spark_log").rglob("*.py")} | {"spark_log/py.typed"}
     expected |= {str(file.relative_to(ROOT / "datasource")) for file in (ROOT / "datasource").rglob("*.py")}
+    expected |= {f"spark_log/{file.relative_to(ROOT)}" for file in (ROOT / "jobs").glob("*.py")}
     names = zipfile.ZipFile(wheel).namelist()
     pages = {str(file.relative_to(ROOT)) for file in (ROOT / "spark_log/cli/console/static").iterdir()}
     found = {name for name in names if name.endswith((".py", ".typed", ".html", ".css", ".js", ".svg"))}
@@ -133,13 +138,61 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-@pytest.mark.parametrize("folder", ["jobs", "conf"])
-def test_the_wheel_brings_jobs_and_configuration(wheel: Path, folder: str) -> None:
-    """They are installed under share/pylog."""
+def test_the_wheel_brings_the_configuration(wheel: Path) -> None:
+    """It is installed under share/pylog."""
     names = zipfile.ZipFile(wheel).namelist()
-    found = {name.rpartition("/")[2] for name in names if f".data/data/share/pylog/{folder}/" in name}
-    assert found == {file.name for file in (ROOT / folder).iterdir() if file.is_file()}
+    found = {name.rpartition("/")[2] for name in names if ".data/data/share/pylog/conf/" in name}
+    assert found == {file.name for file in (ROOT / "conf").iterdir() if file.is_file()}
     assert found
+
+
+def test_a_git_repository_can_be_installed(tmp_path: Path) -> None:
+    """`pip install 'spark-log[…] @ git+URL'`, as the README says it."""
+    project = copy_of_project(tmp_path / "project")
+    git = ("git", "-c", "user.name=n", "-c", "user.email=e@x", "-c", "init.defaultBranch=main")
+    for arguments in (("init",), ("add", "."), ("commit", "-m", "all")):
+        run(shutil.which("git") or "git", *git[1:], *arguments, "--quiet", cwd=project)
+    python = environment(tmp_path / "venv")
+    install(python, [f"spark-log[s3] @ git+file://{project}"], tmp_path)
+    assert "Usage: pylog" in run(python.parent / "pylog", "--help", cwd=tmp_path)
+
+
+def test_a_wheel_can_be_installed_with_extras(wheel: Path, tmp_path: Path) -> None:
+    """By its path."""
+    python = environment(tmp_path / "venv")
+    install(python, [f"{wheel}[s3,server]"], tmp_path)
+    assert "Usage: pylog" in run(python.parent / "pylog", "--help", cwd=tmp_path)
+
+
+def test_links_of_the_readme_are_absolute_on_an_index() -> None:
+    """With a URL for pages, and one for pictures; links to the README's own sections and to other sites stay."""
+    found = absolute_links((ROOT / "README.md").read_text(), "https://host/pylog", "v1")
+    targets = re.findall(r"\]\(([^)\s]+)\)", found)
+    assert len(targets) > 30
+    assert all(re.match("https?://|#", target) for target in targets)
+    assert "](https://host/pylog/blob/v1/docs/spark.md#how-spark-finds-it)" in found
+    assert "](https://host/pylog/raw/v1/docs/pictures/overview.svg)" in found
+    assert "](#in-your-own-project)" in found
+
+
+def test_every_job_runs_as_a_module(installed: Installed, tmp_path: Path) -> None:
+    """`python -m spark_log.jobs.NAME`, with its own help, outside of a checkout."""
+    for file in sorted((ROOT / "jobs").glob("*.py")):
+        said = run(installed.bin / "python", "-m", f"spark_log.jobs.{file.stem}", "--help", cwd=tmp_path)
+        assert "usage:" in said, file
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("installed", ["wheel"], indirect=True)
+def test_an_installed_job_exports_a_topic(installed: Installed, tmp_path: Path) -> None:
+    """With Spark, and tasks in processes of the environment's Python."""
+    url = str(tmp_path / "log")
+    write = "import spark_log, sys; spark_log.connect(sys.argv[1]).append('orders', [{'value': 'v'}])"
+    run(installed.bin / "python", "-c", write, url, cwd=tmp_path)
+    arguments = ("--url", url, "--topic", "orders", "--to", str(tmp_path / "table"))
+    said = run(installed.bin / "python", "-m", "spark_log.jobs.export", *arguments, cwd=tmp_path)
+    assert json.loads(said.splitlines()[-1])["records"] == 1
+    assert list((tmp_path / "table").rglob("*.parquet"))
 
 
 def test_the_wheel_has_its_license(wheel: Path) -> None:

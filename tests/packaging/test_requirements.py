@@ -53,6 +53,7 @@ def test_every_package_of_the_tree_is_shipped() -> None:
     """The list of packages is written by hand, since setuptools finds only one tree."""
     found = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "spark_log").rglob("__init__.py")}
     found |= {str(file.parent.relative_to(ROOT / "datasource")) for file in (ROOT / "datasource").rglob("__init__.py")}
+    found.add("spark_log/jobs")  # the folder jobs, whose files are also run by their paths
     assert sorted(lines(setup_cfg()["options"]["packages"])) == sorted(name.replace("/", ".") for name in found)
 
 
@@ -93,22 +94,37 @@ def test_every_dependency_has_its_reason(requirement: str, name: str) -> None:
     assert all(len(row.split("|")) == 4 and row.split("|")[2].strip() for row in rows)
 
 
-def test_every_instruction_to_install_names_a_checkout() -> None:
-    """On pages and in errors, as README says it: the name pylog on PyPI is another project's.  Extras are those of
-    setup.cfg."""
+def test_every_instruction_to_install_names_a_checkout_or_a_repository() -> None:
+    """On pages and in errors, as README says it: pylog on PyPI is another project, and spark-log is not there.  Extras
+    are those of setup.cfg.
+    """
     extras = set(setup_cfg()["options.extras_require"])
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     files += [
         file for folder in ("spark_log", "datasource", "jobs", "examples") for file in (ROOT / folder).rglob("*.*")
     ]
     texts = [file.read_text() for file in files if file.suffix in (".py", ".md")]
-    assert not any("spark-log[" in text or "pip install pylog" in text for text in texts)
+    assert not any(
+        re.search(r"spark-log\[[a-z0-9,{}]+\](?! @ git\+)|pip install '?(pylog|spark-log)\b(?! @|\[)", text)
+        for text in texts
+    )
     found = [pair for text in texts for pair in re.findall(r"'(\.|/path/to/pylog|[^'\s]*pylog)\[([a-z0-9,]+)\]'", text)]
     assert len(found) > 10 and {where for where, _ in found} == {".", "/path/to/pylog"}
     named = {extra for _, several in found for extra in several.split(",")}
     named |= {extra for text in texts for extra in re.findall(r"install_extra\('([^']*)'\)", text)}
     named |= {backend.extra for backend in BACKENDS.values()}
     assert {"delta", "iceberg", "jobs", "server", "examples", "s3"} <= named <= extras
+
+
+def test_no_platform_is_claimed_that_was_not_tested() -> None:
+    """The classifiers on an index agree with the page of what was tested."""
+    row = next(
+        line for line in (ROOT / "docs" / "testing.md").read_text().splitlines() if line.startswith("| system |")
+    )
+    tested = row.split("|")[2]
+    claimed = re.findall(r"Operating System :: (?:\w+ :: )?(\w+)", setup_cfg()["metadata"]["classifiers"])
+    assert claimed == ["Linux"]
+    assert all(name in tested for name in claimed)
 
 
 def test_the_advice_installs_packages_and_not_pylog() -> None:

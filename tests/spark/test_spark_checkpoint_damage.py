@@ -278,6 +278,10 @@ def test_a_fingerprint_is_of_what_offsets_say_of_records() -> None:
         one.replace("@query", "@starts"),
     ]
     assert len({fingerprint_of(text) for text in (one, *others)}) == 5
+    first, again, other = (
+        f'v2\n{{}}\n{name}:{{"t": {{"0": 4}}, "@seen": {seen}}}' for name, seen in (("a", 1), ("a", 2), ("b", 1))
+    )
+    assert fingerprint_of(first) == fingerprint_of(again) != fingerprint_of(other)
     assert fingerprint_of('v1\n{"batchTimestampMs":1}') == "" and fingerprint_of("v1\n{}\n-") != ""
 
 

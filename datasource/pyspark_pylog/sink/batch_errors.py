@@ -54,7 +54,7 @@ def plain_batch_errors(frame: DataFrame, *, by_spark: bool) -> Iterator[None]:
 
 
 def _of_java(frame: DataFrame, error: SparkLogError | PySparkException) -> Exception:
-    """The error as one of Java, which this thread's connection sends unchanged; the error itself if that is not possible."""
+    """The error as one of Java, which this thread's connection sends unchanged; itself if that is not possible."""
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
     context: Any = frame.sparkSession.sparkContext
@@ -68,4 +68,4 @@ def _of_java(frame: DataFrame, error: SparkLogError | PySparkException) -> Excep
     except (AttributeError, Py4JError):
         return error
     connection.python_parameters = parameters
-    return Py4JJavaError(text, java)  # type: ignore[no-any-return]
+    return Py4JJavaError(text, java)

@@ -1,15 +1,16 @@
 """The source offsets at the end of a micro-batch, from the query's checkpoint.
 
 Spark writes `<checkpoint>/offsets/<batch id>` before it runs a batch: a line for the version, one of JSON with the time
-of the batch, and one line for each source.  A replayed batch has the same file.  If the file was lost, the batch is
-planned again and has the same lines for the same records.  Spark's file source is an exception: its offset counts
-lists of files, which are planned again as well, with the files of that time.
+of the batch, and one line for each source, which begins with the source's name if it has one.  A replayed batch has the
+same file.  If the file was lost, the batch is planned again and has the same lines for the same records.  Spark's file
+source is an exception: its offset counts lists of files, which are planned again as well, with the files of that time.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 from hashlib import blake2b
 
 from pyspark_pylog.driver_log import notice
@@ -20,6 +21,8 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
 HEADER_LINES = 2
+NAME = re.compile(r"\w+:(?=\{)", re.ASCII)
+"""What a line of a named source begins with: `readStream.name("orders")`."""
 KEPT = (TOPICS, LOG, HISTORY, STARTS)
 """Keys of pylog's sources that say which records the offsets mean."""
 FILE_COUNTER = '"logOffset"'
@@ -70,10 +73,12 @@ def _digest(text: str) -> str:
 
 def _position(line: str) -> str:
     """The record offsets in a source's line, without pylog's extra keys, which change if a batch is planned again."""
+    named = NAME.match(line)
+    prefix = named[0] if named else ""
     try:
-        found = json.loads(line)
+        found = json.loads(line.removeprefix(prefix))
     except ValueError:
         return line
     if isinstance(found, dict):
         found = {name: value for name, value in found.items() if not name.startswith("@") or name in KEPT}
-    return json.dumps(found, sort_keys=True)
+    return prefix + json.dumps(found, sort_keys=True)
