@@ -18,7 +18,7 @@ from tests.spark.builders import append, copy, load, texts
 
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "spark.md").read_text()
+PAGE = (ROOT / "docs" / "spark-streams.md").read_text()
 EVOLUTION, LOGGING = (
     "spark.sql.streaming.queryEvolution.enableSourceEvolution",
     "spark.sql.pyspark.worker.logging.enabled",

@@ -22,7 +22,7 @@ from spark_log.store.open import open_store
 
 HEADER_LINES = 2
 NAME = re.compile(r"\w+:(?=\{)", re.ASCII)
-"""What a line of a named source begins with: `readStream.name("orders")`."""
+"""The name at the start of a line, for a source with `readStream.name("orders")`."""
 KEPT = (TOPICS, LOG, HISTORY, STARTS)
 """Keys of pylog's sources that say which records the offsets mean."""
 FILE_COUNTER = '"logOffset"'
