@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, StringType, StructType
-from pyspark_pylog.job_support import add_key_values, job_parser, location_of, progress, run_job
+from pyspark_pylog.job_support import add_key_values, job_parser, location_of, progress, run_job, topic_name
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import write_options
 from pyspark_pylog.sink.typed_frame import typed_frame
@@ -77,7 +77,10 @@ class HourRange(NamedTuple):
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
     parser.add_argument(
-        "--topic", required=True, help="it must exist, but for --create; create it with retention.ms=-1"
+        "--topic",
+        type=topic_name,
+        required=True,
+        help="it must exist, but for --create; create it with retention.ms=-1",
     )
     parser.add_argument("--from", dest="source", required=True, metavar="PATH_OR_TABLE")
     parser.add_argument("--format", default="parquet", help="any format of spark.read, or `table` (%(default)s)")

@@ -23,7 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark_pylog.job_support import TimedProgress, in_tasks, job_parser, location_of, progress, run_job, waves
+from pyspark_pylog.job_support import (
+    TimedProgress,
+    in_tasks,
+    job_parser,
+    location_of,
+    progress,
+    run_job,
+    topic_name,
+    waves,
+)
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.task_metadata import newest_journal
@@ -38,7 +47,7 @@ from spark_log.positions import parse_position
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
-    parser.add_argument("--topic", required=True)
+    parser.add_argument("--topic", type=topic_name, required=True)
     keys = parser.add_mutually_exclusive_group(required=True)
     keys.add_argument("--key", action="append", default=[], help="a key to erase; may be repeated")
     keys.add_argument("--keys", type=_file, metavar="FILE", help="a file on the driver with a key in each line")

@@ -37,6 +37,7 @@ from pyspark_pylog.job_support import (
     run_job,
     size_bytes,
     storage_beside,
+    topic_name,
 )
 from pyspark_pylog.open_log import journal_of, planned_log
 
@@ -53,7 +54,7 @@ MANY_FILES, SMALL_FILE_BYTES = 100, 1 << 20
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
-    parser.add_argument("--topic", required=True)
+    parser.add_argument("--topic", type=topic_name, required=True)
     parser.add_argument("--to", required=True, metavar="PATH", help="the folder of the table: a path, s3://…, gs://…")
     add_storage_option(parser, "--to-option", "for the table's storage")
     parser.add_argument(

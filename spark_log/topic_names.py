@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
 
 from spark_log.errors import InvalidTopic
 from spark_log.text import shown
 
 TOPIC_NAME_MAX = 249
+FILE_PART_MAX = 128
 
 
 def check_topic_name(name: str) -> None:
@@ -28,6 +30,13 @@ def check_topic_name(name: str) -> None:
 def not_text(name: object) -> InvalidTopic:
     """The error for a value in place of a name."""
     return InvalidTopic(f"topic name {shown(name)} is not text; give a str, such as 'orders'")
+
+
+def file_part(name: str) -> str:
+    """A name for a part of the name of a file, which has 255 bytes at most: a long one is cut, and gets a hash."""
+    if len(name) <= FILE_PART_MAX:
+        return name
+    return f"{name[: FILE_PART_MAX - 17]}-{blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
 def collision_key(name: str) -> str:

@@ -34,10 +34,11 @@ from spark_log.client.open_journal import TOKEN_VARIABLE
 from spark_log.closed_pipe import EXIT_CLOSED_PIPE, discard_output
 from spark_log.config_types import UNITS_BYTES
 from spark_log.debug import shows_tracebacks
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import InvalidRequest, InvalidTopic, SparkLogError
 from spark_log.net.address import is_coordinator
 from spark_log.node.rounds import kind_may_pass, may_pass, rounds
-from spark_log.text import printable_lines
+from spark_log.text import is_name, printable_lines
+from spark_log.topic_names import check_topic_name
 
 Share = TypeVar("Share")
 Result = TypeVar("Result")
@@ -98,6 +99,30 @@ def _key_value(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
     return name, value
+
+
+def topic_name(text: str) -> str:
+    """The type of an argument that names a topic."""
+    try:
+        check_topic_name(text)
+    except InvalidTopic as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The type of an argument with names that are separated by commas."""
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not found:
+        raise argparse.ArgumentTypeError("no names given")
+    if odd := next((name for name in found if not is_name(name)), None):
+        raise argparse.ArgumentTypeError(f"{odd!r} has characters that cannot be printed")
+    return found
+
+
+def topic_names(text: str) -> tuple[str, ...]:
+    """The type of an argument with topics that are separated by commas."""
+    return tuple(map(topic_name, names(text)))
 
 
 def duration_ms(text: str) -> int:

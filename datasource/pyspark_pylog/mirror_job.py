@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from pyspark_pylog.job_support import location_of, progress, repeat
+from pyspark_pylog.job_support import location_of, names, progress, repeat, topic_name, topic_names
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.topic_mirror import MirrorSettings, MirrorSource, TopicMirror, check_dead_letters, plan
 from spark_log import Log
@@ -25,12 +25,14 @@ def add_mirror_arguments(parser: argparse.ArgumentParser, map_topic: str) -> arg
     Returns the arguments that name the groups to copy, for a job with another way to name them.
     """
     topics = parser.add_mutually_exclusive_group(required=True)
-    topics.add_argument("--topics", type=names, help="separated by commas")
+    topics.add_argument("--topics", type=topic_names, help="separated by commas")
     topics.add_argument(
         "--pattern", type=pattern, help="a regular expression that is searched in names; looked up in every run"
     )
     parser.add_argument("--checkpoint", required=True, help="a folder for Spark's checkpoints, kept from run to run")
-    parser.add_argument("--map", default=map_topic, help="the topic for the map of offsets (%(default)s)")
+    parser.add_argument(
+        "--map", type=topic_name, default=map_topic, help="the topic for the map of offsets (%(default)s)"
+    )
     groups = parser.add_mutually_exclusive_group()
     groups.add_argument("--groups", type=names, default=(), help="groups to copy, separated by commas; '*' for all")
     parser.add_argument(
@@ -39,20 +41,13 @@ def add_mirror_arguments(parser: argparse.ArgumentParser, map_topic: str) -> arg
     parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at a time (%(default)s)")
     parser.add_argument(
         "--bad-records",
+        type=lambda text: text and topic_name(text),
         default="",
         metavar="TOPIC",
         help="for records that do not fit the schema of their topic (default: they stop the job)",
     )
     parser.add_argument("--drop-fields", action="store_true", help="leave out fields of JSON that the schema lacks")
     return groups
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The type of an argument with names that are separated by commas."""
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not found:
-        raise argparse.ArgumentTypeError("no names given")
-    return found
 
 
 def pattern(text: str) -> re.Pattern[str]:

@@ -28,6 +28,7 @@ from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 from spark_log.text import counted
+from spark_log.topic_names import file_part
 
 RECORD = "topic string, partition int, key binary, value binary, timestamp timestamp, headers array<struct<key: string, value: binary>>"
 COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
@@ -192,11 +193,12 @@ class TopicMirror:
             has_cleanup_policy(known.configs, "compact"),
             source.history,
         )
+        folder = f"{file_part(topic)}-{known.topic_id}-{log_id}"
         return (
             self._rows(copy, source, self._source.records(topic, starts).select(*COLUMNS))
             .options(**token, **{f"storage.{name}": value for name, value in settings.storage.items()})
             .option("producerId", f"{settings.map}/{topic}")
-            .option("checkpointLocation", f"{settings.checkpoint.rstrip('/')}/{topic}-{known.topic_id}-{log_id}")
+            .option("checkpointLocation", f"{settings.checkpoint.rstrip('/')}/{folder}")
             .queryName(f"mirror of {topic}")
             .trigger(availableNow=True)
             .start(settings.url)
@@ -236,7 +238,7 @@ def note_reached(settings: MirrorSettings, log_id: str, reached: Reached) -> Non
 
 
 def _reached_name(settings: MirrorSettings, log_id: str) -> str:
-    return f"reached-{settings.map}-{log_id}.json"
+    return f"reached-{file_part(settings.map)}-{log_id}.json"
 
 
 def _checkpoints(settings: MirrorSettings) -> ObjectStore:

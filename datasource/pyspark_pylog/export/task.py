@@ -22,8 +22,10 @@ from spark_log.metadata.state import State
 from spark_log.segment.value_read import ValueRead
 from spark_log.store.base import ObjectStore
 
-UNSAFE = re.compile(r"[^\w.-]")
-"""In names of files of tables of commits: Delta takes folders for partitions, and PyIceberg `#` for an end."""
+UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
+"""In names of files: Delta takes folders for partitions, and PyIceberg `#` for an end."""
+STEM_MAX = 128
+"""Characters of an export's name in the names of its files."""
 
 
 class Written(NamedTuple):
@@ -81,15 +83,24 @@ def put_files(store: ObjectStore, files: ParquetFiles, settings: ExportSettings,
     In a folder of Parquet files, those of another attempt are replaced.  In a table of commits they must not be: it has
     the sizes of the files, and the rows of another attempt can be fewer.  So each attempt has other names.
     """
-    stem = f"{settings.name}-{number}"
+    stem = f"{file_stem(settings.name)}-{number}"
     if settings.format != "parquet":
-        stem = f"{UNSAFE.sub('_', settings.name)}-{number}-{uuid4().hex[:12]}"
+        stem = f"{stem}-{uuid4().hex[:12]}"
     written = []
     for folder, content in files.finish():
         name = f"{folder}{stem}.parquet"
         store.put(name, [memoryview(content)])
         written.append(WrittenFile(name, len(content), pq.read_metadata(pa.BufferReader(content))))
     return written
+
+
+def file_stem(name: str) -> str:
+    """The beginning of the names of an export's files.  It has no `/`, and fits into the name of a file.
+
+    Readers pass over files that begin with `_` or `.`.
+    """
+    stem = UNSAFE.sub("_", name)[:STEM_MAX]
+    return f"export-{stem}" if stem[:1] in ("_", ".", "") else stem
 
 
 def row_schema(state: State, settings: ExportSettings, version: int) -> pa.Schema:
