@@ -17,7 +17,7 @@ RUN := $(VENV)/installed-run-$(FILES)
 LINKED := $(if $(wildcard build/__editable__*),,links-are-gone)
 PIP_INSTALL = rm -rf $(VENV)/installed-* build && $(BIN)/python -m pip install --disable-pip-version-check --editable
 
-.PHONY: setup quickstart test test-kafka test-azure check sim chaos bench bench-kafka bench-clients pictures flames drill release-check docs clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-azure check sim chaos bench bench-kafka bench-clients pictures flames drill release-check docs docs-site clean links-are-gone
 
 setup: $(ALL)
 
@@ -111,6 +111,11 @@ release-check: $(VENV)/bin/python
 
 docs: setup
 	$(BIN)/python docs/generate.py
+
+# The pages as a site with a sidebar and search, in .pylog/site.  A link that leads nowhere is an error.
+docs-site: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/python docs/site.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
