@@ -20,6 +20,7 @@ from spark_log.clock import Clock
 from spark_log.errors import LogRestored, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_options import RootOptions
+from spark_log.metadata.restores import history_of
 from spark_log.net.address import is_coordinator
 from spark_log.store.open import open_store
 
@@ -112,7 +113,8 @@ def planned_log(location: Location, journal: Journal, version: int | None = None
     roots = journal.roots
     served = journal.metadata_log.is_served
     now_ms = journal.context.clock.now_ms()
-    log = PlannedLog(*_key(location, roots.own.url), journal.cluster_id, version, now_ms, served)
+    history = history_of(journal.state)
+    log = PlannedLog(*_key(location, roots.own.url), journal.cluster_id, version, now_ms, history, served)
     if not roots.brokers:
         return log
     brokers = tuple(sorted(roots.brokers.items()))

@@ -69,6 +69,8 @@ class PlannedLog:
     version: int
     time_ms: int = 0
     """When it was planned, by the driver's clock."""
+    history: str = ""
+    """That of the log then, or when the tasks of the query agreed on a version."""
     served: bool = False
     """A coordinator serves the metadata: tasks must not use it on the storage."""
     brokers: tuple[tuple[int, Broker], ...] = ()

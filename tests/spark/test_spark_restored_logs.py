@@ -12,7 +12,7 @@ from pyspark_pylog.source.consumer_offsets_topic import ProgressStreamReader
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
-from spark_log.errors import DataLoss
+from spark_log.errors import ConcurrentChange, DataLoss
 from tests.logged import logged
 from tests.restored import copy_of, restored, set_back
 from tests.spark.driver import SCHEMA, Stream, rows
@@ -58,6 +58,27 @@ def test_a_query_that_may_lose_records_continues_at_the_end_of_the_copy(
     put(log, 1)
     assert stream.restart(trigger, failOnDataLoss="true").run() == rows("t-0", 13, 14)
     assert len(logged(caplog, "was restored from a copy that ended at 6")) == 2
+
+
+def test_a_batch_that_is_read_during_the_restore_does_not_mix_records_of_both(
+    url: str, log: spark_log.Log, tmp_path: Path
+) -> None:
+    """A part of its tasks has read lost records.  The batch is planned again when the query starts again."""
+    log.admin.create_topics([NewTopic("t", 2)])
+    copy = copy_of(log, tmp_path / "copy")
+    put(log, 3)
+    put(log, 3, 1)
+    stream = Stream(url, minPartitions=2)
+    assert stream.plan()
+    first, second = stream.tasks()
+    assert len(list(stream._read(first))) == 3
+    log = restored(url, copy)
+    put(log, 4)
+    put(log, 4, 1)
+    with pytest.raises(
+        ConcurrentChange, match="restored from a copy while t-[01] was read: the copy ended at offset 0"
+    ):
+        list(stream._read(second))
 
 
 def test_a_query_that_has_read_only_what_is_in_the_copy_continues(

@@ -13,6 +13,7 @@ import pickle
 import struct
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -126,7 +127,8 @@ def planned(options: ReadOptions, query: str, tasks: Sequence[object]) -> list[b
     found = []
     for task, several in zip(checked, reads, strict=True):
         found.append(_encoded(several, pin.made_ms, root, window))
-        found.append(pickle.dumps(PinnedTask(task.log, several, task.data, erased, pin.made_ms)))
+        log = replace(task.log, history=pin.history)
+        found.append(pickle.dumps(PinnedTask(log, several, task.data, erased, pin.made_ms)))
     return found
 
 

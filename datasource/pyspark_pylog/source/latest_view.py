@@ -61,7 +61,7 @@ class LatestReader(PlannedReader):
         pin, view = self._view(task, query)
         if pin is None:
             return task
-        log = replace(task.log, version=pin.version, time_ms=pin.made_ms)
+        log = replace(task.log, version=pin.version, time_ms=pin.made_ms, history=pin.history)
         if view is None:
             return LatestTask(task.number, log, task.reads, task.view, data=task.data)
         shares = divide(view, where_of(self.options, task.data), task.count)

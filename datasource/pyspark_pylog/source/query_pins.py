@@ -22,6 +22,7 @@ from spark_log.errors import ConcurrentChange
 from spark_log.journal.object_names import PINS
 from spark_log.metadata.consumer_offsets import CommittedOffsets, progress_of
 from spark_log.metadata.erasures import erased_at
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 
 POSITIONS_MAX = 2000
@@ -41,6 +42,8 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """By scan: the growth for the task that made the pin."""
     made_ms: int = 0
     """When, by the clock of the machine of that task."""
+    history: str = ""
+    """That of the log."""
 
 
 class PinNames(NamedTuple):
@@ -127,6 +130,7 @@ def pin_of(state: State) -> Pin:
         version=state.version,
         topics={name: _topic(state, topic_id) for name, topic_id in sorted(state.names.items())},
         progress=progress_of(state) if positions <= POSITIONS_MAX else None,
+        history=history_of(state),
     )
 
 

@@ -39,7 +39,7 @@ from spark_log.client.reading.fetch import Fetched, fetch
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import columns_to_read, only_matching, plan_matching
 from spark_log.client.reading.request_ahead import Begun, Coming, asked_ahead, begin
-from spark_log.client.reading.scan_batches import check_not_compacted
+from spark_log.client.reading.scan_batches import check_not_compacted, check_not_restored
 from spark_log.errors import (
     ConcurrentChange,
     ObjectNotFound,
@@ -195,8 +195,9 @@ def read_pinned(
     """Run a task of a batch read: ask for its first objects, and agree on a version meanwhile."""
     begun = begin(task.log.objects(), task.reads, options.where.window)
     pin, growth = query.view()
-    erased = TaskErasures(task.log, {topic.topic_id: topic.erased for topic in pin.topics.values()}, pin.made_ms)
-    return read_batches(task.log, query.reads_at(pin, growth), schema, options, begun, task.data, erased)
+    log = dataclasses.replace(task.log, history=pin.history)
+    erased = TaskErasures(log, {topic.topic_id: topic.erased for topic in pin.topics.values()}, pin.made_ms)
+    return read_batches(log, query.reads_at(pin, growth), schema, options, begun, task.data, erased)
 
 
 def read_batches(
@@ -235,7 +236,7 @@ def fetched(
     value: ValueRead | None = None,
 ) -> Iterator[Fetched]:
     """The records of a read.  They are planned again by offset if its object cannot be found, or if records were erased
-    from its topic since the plan.
+    from its topic since the plan.  Raises ConcurrentChange if the log has other records at these offsets by now.
     """
     at, failed = read.start, None
     try:
@@ -275,6 +276,7 @@ def _again(
     if journal.state.names.get(read.topic) != read.topic_id:
         report([Loss(tp, read.start, read.end, f"topic {read.topic!r} was deleted before they were read")], fail)
         return
+    check_not_restored(journal.state, log.history, read)
     if options.latest:
         check_not_compacted(journal.state, read)
     first = journal.state.partitions[read.topic_id, read.partition].start
