@@ -18,6 +18,8 @@ from numbers import Integral, Real
 from types import SimpleNamespace, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.text import is_unicode, shown
 
@@ -57,8 +59,11 @@ def guarded(call: Callable[Given, Returned]) -> Callable[Given, Returned]:
     def guarded_call(*given: Given.args, **named: Given.kwargs) -> Returned:
         try:
             return call(*given, **named)
-        except SparkLogError:
-            raise
+        except SparkLogError as error:
+            refused = _refusal_in_place_of(error, call, given, named)
+            if refused is None:
+                raise
+            raise refused from error
         except Exception as error:
             refused = _refusal(call, given, named)
             if refused is None:
@@ -68,15 +73,44 @@ def guarded(call: Callable[Given, Returned]) -> Callable[Given, Returned]:
     return guarded_call
 
 
-def _refusal(call: Callable[..., object], given: tuple[Any, ...], named: Mapping[str, Any]) -> InvalidRequest | None:
-    """The error that names the first odd argument; None if all are right, or Python itself has refused them."""
+def _refusal_in_place_of(
+    error: SparkLogError, call: Callable[..., object], given: tuple[Any, ...], named: Mapping[str, Any]
+) -> InvalidRequest | None:
+    """The error that names the argument, for one of pylog's that does not: it is about a field of a command, or about
+    the first character of a text that was given for several values.
+    """
+    if isinstance(error.__cause__, msgspec.ValidationError | UnicodeEncodeError | TypeError | OverflowError):
+        return _refusal(call, given, named)
+    if not isinstance(error, InvalidRequest | LookupError):
+        return None
+    refused = _refusal(call, given, named, is_odd=_is_text_of_several)
+    return None if refused is None or any(shown(one) in str(error) for one in (*given, *named.values())) else refused
+
+
+def _is_text_of_several(value: object, hint: Any) -> bool:
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return isinstance(value, str | bytes) and any(map(get_args, kinds)) and not any(_fits(value, one) for one in kinds)
+
+
+def _refusal(
+    call: Callable[..., object],
+    given: tuple[Any, ...],
+    named: Mapping[str, Any],
+    is_odd: Callable[[object, Any], bool] | None = None,
+) -> InvalidRequest | None:
+    """The error that names the first odd argument; None if all are right, or Python itself has refused them.
+
+    is_odd:  whether an argument is odd, by its value and type; None: it is, or one of its parts.
+    """
     try:
         arguments = inspect.signature(call).bind(*given, **named)
     except TypeError:
         return None
     texts = inspect.get_annotations(call)
     for name, value in _each(arguments):
-        for odd in _odd_parts(value, _hint(call, texts.get(name, "Any")), DEPTH_MAX):
+        hint = _hint(call, texts.get(name, "Any"))
+        odds = _odd_parts(value, hint, DEPTH_MAX) if is_odd is None else [value] if is_odd(value, hint) else []
+        for odd in odds:
             expected = _expected(odd, texts.get(name, "Any"))
             return InvalidRequest(f"{call.__name__}: invalid value {_text(odd)} for {name}: expected {expected}")
     return None

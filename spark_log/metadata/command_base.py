@@ -14,9 +14,12 @@ from spark_log.errors import InvalidRequest
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
+from spark_log.text import shown
 
 HeldPosition: TypeAlias = tuple[Text, Text, Int]
 """(group, topic id, partition) of a position that is to stay."""
+SHOWN_MAX = 200
+"""Characters of a value in a message."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
@@ -70,7 +73,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
             _decoder(type(self)).decode(msgspec.json.encode(self))
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
             kind = str(type(self).__struct_config__.tag)
-            raise InvalidRequest(f"{kind}: {_named(str(error))}") from error
+            raise InvalidRequest(f"{kind}: {_named(self, str(error)) or _unencoded(self, error)}") from error
 
 
 class PlannedCommand(Command, frozen=True, kw_only=True):
@@ -98,10 +101,29 @@ def _decoder(kind: type[Command]) -> msgspec.json.Decoder[Command]:
     return msgspec.json.Decoder(kind)
 
 
-def _named(problem: str) -> str:
-    """The problem of a value, after its name if that is known."""
+def _named(command: Command, problem: str) -> str:
+    """The problem of a value, after its name, and the value if it is not inside of another; empty if the name is not
+    known."""
     text, _, where = problem.partition(" - at `$.")
-    return f"{where.removesuffix('`')}: {text[:1].lower()}{text[1:]}" if where else text
+    name = where.removesuffix("`")
+    if not name:
+        return ""
+    if name in command.__struct_fields__:
+        text = f"{text.partition(', got ')[0]}, got {shown(getattr(command, name))[:SHOWN_MAX]}"
+    return f"{name}: {text[:1].lower()}{text[1:]}"
+
+
+def _unencoded(command: Command, error: Exception) -> str:
+    """The first value that cannot be encoded, and why."""
+    for name in command.__struct_fields__:
+        value = getattr(command, name)
+        try:
+            msgspec.json.encode(value)
+        except UnicodeEncodeError:
+            return f"{name}: {shown(value)[:SHOWN_MAX]} cannot be encoded as UTF-8: give text without lone surrogates"
+        except (TypeError, ValueError, OverflowError):
+            return f"{name}: {shown(value)[:SHOWN_MAX]} has a type that the log cannot store"
+    return str(error)
 
 
 def topic_names(state: State, ids: Sequence[str]) -> list[str]:

@@ -177,3 +177,56 @@ def test_names_of_bookmarks(log: Log) -> None:
     for odd in ODD:
         assert outcome(log.bookmark, odd, "t") is None
         assert outcome(log.bookmark, "nightly", odd) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "said"),
+    [
+        ("append", {"topic": None, "data": [{"value": b"x"}]}, "append: invalid value None for topic: expected str"),
+        ("fence_broker", {"broker": "x"}, "fence_broker: invalid value 'x' for broker: expected int"),
+        ("fence_broker", {"broker": -5}, "fence_broker: broker: expected `int` >= 0, got -5"),
+        (
+            "fence_broker",
+            {"broker": 1, "reason": "\udcff"},
+            r"invalid value '\udcff' for reason: expected str, with text",
+        ),
+        ("reset_clock", {"force": None}, "reset_clock: invalid value None for force: expected bool"),
+        (
+            "delete_records",
+            {"before": "orders"},
+            "delete_records: invalid value 'orders' for before: expected Mapping[",
+        ),
+        ("create_partitions", {"totals": "orders"}, "create_partitions: invalid value 'orders' for totals: expected"),
+        ("list_offsets", {"positions": b"orders"}, "list_offsets: invalid value b'orders' for positions: expected"),
+        ("fence_producers", {"transactional_ids": ["\udcff"]}, r"invalid value '\udcff' for transactional_ids"),
+    ],
+)
+def test_the_message_names_the_argument_and_the_value(
+    log: Log, call: str, arguments: dict[str, Any], said: str
+) -> None:
+    """Those that a field of a command does not allow, and texts in place of several values."""
+    owner = log if hasattr(log, call) else log.admin
+    with pytest.raises(SparkLogError) as raised:
+        getattr(owner, call)(**arguments)
+    assert said in str(raised.value)
+
+
+def test_no_message_is_that_of_a_codec(log: Log) -> None:
+    """Each has words of pylog, for each public call."""
+    words = ("codec", "Encoding objects", "got `")
+    found = [
+        f"{name}: {error}"
+        for owner in (log, log.admin)
+        for name, call in public(owner)
+        for arguments, named in given(call)
+        if (error := refusal(call, arguments, named)) and any(word in error for word in words)
+    ]
+    assert found == []
+
+
+def refusal(call: Call, arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
+    try:
+        used(call(*arguments, **named))
+    except (SparkLogError, Undone) as error:
+        return str(error)
+    return ""
