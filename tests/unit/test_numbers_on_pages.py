@@ -191,7 +191,7 @@ NUMBERS = {
         f"Waits grow from {constant(RETRY, 'RETRY_MS')[0]} ms to {constant(RETRY, 'RETRY_MS')[-1] // 1000} s",
         f"or answers 503 | about {5 * round(RETRIED_S / 5)} s",
         f"two tries of {constant(REMOTE, 'READ_TIMEOUT_S')} s",
-        {60_000: "tries the commit again, for up to a minute"}[
+        {60_000: "repeats the commit for up to a minute"}[
             constant("spark_log/client/producing/commit.py", "STORAGE_MS_MAX")
         ],
         {3_600_000: "and at least an hour old"}[constant("spark_log/client/administering/brokers.py", "PUT_MS_MAX")],
