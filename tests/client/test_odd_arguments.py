@@ -193,10 +193,10 @@ def test_names_of_bookmarks(log: Log) -> None:
         ("reset_clock", {"force": None}, "reset_clock: invalid value None for force: expected bool"),
         (
             "delete_records",
-            {"before": "orders"},
-            "delete_records: invalid value 'orders' for before: expected Mapping[",
+            {"before": "sales"},
+            "delete_records: invalid value 'sales' for before: expected Mapping[",
         ),
-        ("create_partitions", {"totals": "orders"}, "create_partitions: invalid value 'orders' for totals: expected"),
+        ("create_partitions", {"totals": "sales"}, "create_partitions: invalid value 'orders' for totals: expected"),
         ("list_offsets", {"positions": b"orders"}, "list_offsets: invalid value b'orders' for positions: expected"),
         ("fence_producers", {"transactional_ids": ["\udcff"]}, r"invalid value '\udcff' for transactional_ids"),
     ],
