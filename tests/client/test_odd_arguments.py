@@ -196,7 +196,7 @@ def test_names_of_bookmarks(log: Log) -> None:
             {"before": "sales"},
             "delete_records: invalid value 'sales' for before: expected Mapping[",
         ),
-        ("create_partitions", {"totals": "sales"}, "create_partitions: invalid value 'orders' for totals: expected"),
+        ("create_partitions", {"totals": "sales"}, "create_partitions: invalid value 'sales' for totals: expected"),
         ("list_offsets", {"positions": b"orders"}, "list_offsets: invalid value b'orders' for positions: expected"),
         ("fence_producers", {"transactional_ids": ["\udcff"]}, r"invalid value '\udcff' for transactional_ids"),
     ],
