@@ -80,13 +80,14 @@ bench: setup
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
 # Measure how cost grows, what an object store costs, a busy month and a million commits (an hour); write docs/pictures
-# and the tables of docs/measurements.md.
+# and the tables of docs/measurements.md.  Then take pictures of the console (eight minutes; needs Chromium).
 pictures: setup
 	$(BIN)/python benchmarks/growth.py --json docs/pictures/figures.json
 	$(BIN)/python benchmarks/object_store.py --json docs/pictures/figures.json
 	$(BIN)/python benchmarks/busy_month.py --json docs/pictures/figures.json
 	$(BIN)/python benchmarks/million_commits.py --json docs/pictures/figures.json
 	$(BIN)/python benchmarks/_pictures.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/_console_pictures.py
 
 # Compare pylog with Spark's Kafka connector and a real broker.
 # Example: `make bench-kafka ROWS=1000000 BENCH="--parts write,read"`.  Three replicas: `BENCH="--parts write --replicas 3"`.
