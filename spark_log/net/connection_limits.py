@@ -3,7 +3,8 @@
 A connection is *silent* until it has sent a complete request with a valid token.  Silent are connections that were
 only accepted, that are in a TLS handshake, that have sent half a request, or that request only the health.  Silent
 connections have a separate limit, so that they take no places from clients.  Above the limit, the address with most of
-them loses its oldest one.
+them loses its oldest one.  An address that opens many of them in a second waits: each one, and most of all a TLS
+handshake, takes the event loop time.  Those that then send a valid token do not count.
 
 Pure: the caller passes the time and a function that closes the connection.
 """
@@ -19,6 +20,10 @@ from spark_log.errors import CoordinatorNotAvailable, QuotaExceeded
 
 DESCRIPTORS_KEPT = 200
 """File descriptors reserved for the storage and everything else."""
+BURST_S = 2.0
+"""As many connections of an address as come in so long may come at once."""
+NETWORKS_MAX = 10_000
+"""Above it, networks are forgotten that have not opened more than they may."""
 
 
 class ConnectionLimits(NamedTuple):
@@ -30,6 +35,8 @@ class ConnectionLimits(NamedTuple):
     """Client connections: those that have sent a complete request with a valid token."""
     connections_per_address: int = 5_000
     silent_connections: int = 1_000
+    strangers_per_s: int = 100
+    """New connections per address and second that send no valid token; twice as many may come at once."""
     request_ms: int = 30_000
     """Timeout for a complete request, and for a TLS handshake."""
 
@@ -55,6 +62,8 @@ class Peer:
         """When a complete request must have arrived; None while one is being handled."""
         self.principal: str | None = None
         """Name of the client's token; None while silent."""
+        self.is_charged = True
+        """It counts for `strangers_per_s`."""
 
 
 class Connections:
@@ -68,6 +77,8 @@ class Connections:
         self._clients: set[Peer] = set()
         self._of_network: Counter[str] = Counter()
         self._of_principal: Counter[str] = Counter()
+        self._paid_until_s: dict[str, float] = {}
+        """By network: when all of its connections that count are within `strangers_per_s`."""
 
     def __len__(self) -> int:
         return len(self._clients) + self._silent_count
@@ -93,6 +104,21 @@ class Connections:
             self.displace(1)
         return peer
 
+    def charge(self, peer: Peer, now_s: float) -> float:
+        """Count a new connection; for how many seconds it waits until it is opened."""
+        if len(self._paid_until_s) >= NETWORKS_MAX:
+            self._paid_until_s = {network: at for network, at in self._paid_until_s.items() if at > now_s}
+        rate = self.limits.strangers_per_s
+        until_s = max(self._paid_until_s.get(peer.network, 0.0), now_s) + 1 / rate
+        self._paid_until_s[peer.network] = until_s
+        return max(0.0, until_s - BURST_S - now_s)
+
+    def refund(self, peer: Peer) -> None:
+        """A connection does not count any more: it has sent a valid token, or was closed before it was opened."""
+        if peer.is_charged and peer.network in self._paid_until_s:
+            self._paid_until_s[peer.network] -= 1 / self.limits.strangers_per_s
+        peer.is_charged = False
+
     def displace(self, count: int) -> int:
         """Close `count` silent connections.  Returns how many there were to close."""
         for closed in range(count):
@@ -110,6 +136,7 @@ class Connections:
         quota:  limit of connections with this token; None: no limit.
         Raises CoordinatorNotAvailable above the connection limits, QuotaExceeded above the quota.
         """
+        self.refund(peer)
         if peer.principal == principal:
             return
         if quota is not None and self._of_principal[principal] >= quota:

@@ -97,14 +97,21 @@ class Listener:
         self._resuming = self._loop.call_later(PAUSE_S, self._watch)
 
     def _open(self, accepted: socket.socket, address: str) -> None:
-        peer = self._connections.accept(address, lambda: None, time.monotonic())
-        opening = self._loop.create_task(self._connect(accepted, peer))
+        now_s = time.monotonic()
+        peer = self._connections.accept(address, lambda: None, now_s)
+        opening = self._loop.create_task(self._connect(accepted, peer, self._connections.charge(peer, now_s)))
         peer.close = opening.cancel
         self._opening.add(opening)
         opening.add_done_callback(partial(self._opened, accepted, peer))
 
-    async def _connect(self, accepted: socket.socket, peer: Peer) -> None:
+    async def _connect(self, accepted: socket.socket, peer: Peer, wait_s: float) -> None:
         """Do the TLS handshake, then pass the connection to its protocol."""
+        if wait_s:
+            try:
+                await asyncio.sleep(wait_s)
+            except asyncio.CancelledError:
+                self._connections.refund(peer)
+                raise
         within_s = None if self.tls is None else self._connections.limits.request_ms / 1000
         transport, _ = await self._loop.connect_accepted_socket(
             lambda: self._make(peer), accepted, ssl=self.tls, ssl_handshake_timeout=within_s

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from aiohttp import WSMsgType, web
 
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import AuthenticationFailed, InvalidRequest, SparkLogError
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.http_port import KEEPALIVE_S, HttpPort, let_in_all
 from spark_log.net.quorum_handshake import (
@@ -33,7 +33,9 @@ MESSAGE_BYTES_MAX = 32 << 20
 HEARTBEAT_S = 2.0
 """Without a byte of the other node, a connection is checked; it is closed if there is none for half of that again."""
 CLOSE_S = 0.5
-LIMITS = ConnectionLimits(body_bytes=1 << 10, connections=64, silent_connections=64, request_ms=5_000)
+LIMITS = ConnectionLimits(
+    body_bytes=1 << 10, connections=64, silent_connections=64, strangers_per_s=20, request_ms=5_000
+)
 logger = logging.getLogger("spark_log")
 Tool: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 """Answers a request of an operator's command.  Raises SparkLogError."""
@@ -93,7 +95,10 @@ class QuorumPort:
             self._port.connections.establish(peer, key_text(other.key))
         except SparkLogError as error:
             status = next((code for kind, code in STATUS if isinstance(error, kind)), 400)
-            return web.Response(status=status, text=f"{error}\n", headers={REFUSED: str(error)})
+            refusal = web.Response(status=status, text=f"{error}\n", headers={REFUSED: str(error)})
+            if isinstance(error, AuthenticationFailed):
+                refusal.force_close()  # the next request counts as a new connection
+            return refusal
         finally:
             self._port.connections.end(peer, time.monotonic() + KEEPALIVE_S)
         self._port.connections.begin(peer)

@@ -579,7 +579,10 @@ def _answer(message: object) -> web.Response:
 def failure_response(error: SparkLogError, status: int | None = None) -> web.Response:
     if status is None:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 400)
-    return web.Response(body=encode(failure_of(error)), status=status, content_type="application/json")
+    response = web.Response(body=encode(failure_of(error)), status=status, content_type="application/json")
+    if isinstance(error, AuthenticationFailed):
+        response.force_close()  # the next request counts as a new connection
+    return response
 
 
 _STATUS: tuple[tuple[type[SparkLogError], int], ...] = (

@@ -19,6 +19,7 @@ from spark_log.net.client import HttpLink
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.vote_and_identity import Meta
 from tests.net.asking import ADMIN, READ, WRITE, eventually, make_certificate
+from tests.net.test_tenants import write
 from tests.processes import Process, free_port
 
 OTHER = "another-token-of-the-tests"
@@ -83,6 +84,21 @@ def test_tokens_are_read_again(reloading: Reloading) -> None:
             with spark_log.connect(url, token=token) as log:
                 log.append("t", [{"value": b"x"}])
         assert boss.read("t").num_rows == 4
+
+
+def test_a_token_that_is_replaced_under_its_name_is_the_same_writer(reloading: Reloading) -> None:
+    """A batch of a query is a repeat for the new token, and not for one with another name."""
+    url = f"pylog://{reloading.address}"
+    with spark_log.connect(url, token=WRITE) as log:
+        log.append("t", [{"value": b"x"}])
+        before = write(log, "query:q", 3, "t")
+    reloading.reload(tokens(writer=f"write {OTHER}", boss=f"admin {ADMIN}"))
+    with spark_log.connect(url, token=OTHER) as log:
+        again = write(log, "query:q", 3, "t")
+        assert again.repeated and again.ranges == before.ranges
+    reloading.reload(tokens(renamed=f"write {OTHER}", boss=f"admin {ADMIN}"))
+    with spark_log.connect(url, token=OTHER) as log:
+        assert not write(log, "query:q", 3, "t").repeated
 
 
 def test_connections_go_on(reloading: Reloading) -> None:

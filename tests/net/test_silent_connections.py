@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -226,3 +226,42 @@ def test_limits_fit_the_file_descriptors_of_the_process(tmp_path: Path) -> None:
         assert process.health()[0] == 200
     assert process.terminate() == 0
     assert "may open 400 files" in said.read_text() and "file descriptor is free" not in said.read_text()
+
+
+def test_handshakes_without_a_token_are_limited(
+    services: Services, tmp_path: Path, certificate: tuple[str, str]
+) -> None:
+    """Of one address: they wait.  Clients that have sent a token do not count, and go on."""
+    limits = ConnectionLimits(strangers_per_s=1)
+    running = services.start(
+        tmp_path / "log", limits=limits, tokens=TOKENS, certificate=certificate[0], key=certificate[1]
+    )
+    address = running.coordinator.address
+    url = f"pylog://{address}?ca={certificate[0]}"
+    tls = ssl.create_default_context(cafile=certificate[0])
+    for _ in range(5):
+        with spark_log.connect(url, token=WRITE) as log:
+            log.append("t", [{"value": b"counts as a client"}])
+    with spark_log.connect(url, token=WRITE) as log, closing(Holder(address)) as holder:
+        log.append("t", [{"value": b"before"}])
+        holder.hold(60)
+        host, _, port = address.partition(":")
+        with socket.create_connection((host, int(port)), 1) as late, pytest.raises(OSError, match="timed out"):
+            tls.wrap_socket(late, server_hostname=host)
+        log.append("t", [{"value": b"held"}])
+    services.stop(running)
+
+
+def test_a_wrong_token_ends_the_connection(services: Services, tmp_path: Path) -> None:
+    """Another request is another connection, of which an address may open few."""
+    running = services.start(tmp_path / "log", limits=LIMITS, tokens=TOKENS)
+    host, _, port = running.coordinator.address.partition(":")
+    request = b"POST /v1/commands HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer nope\r\nContent-Length: 2\r\n\r\n{}"
+    with socket.create_connection((host, int(port)), 60) as peer:
+        peer.sendall(request % host.encode() * 20)
+        answer = bytearray()
+        with suppress(ConnectionResetError):
+            while part := peer.recv(1 << 16):
+                answer += part
+    assert answer.count(b"HTTP/1.1 401") == 1 and b"connection: close" in bytes(answer).lower()
+    services.stop(running)

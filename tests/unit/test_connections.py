@@ -107,3 +107,29 @@ def test_limits_leave_descriptors_to_the_storage(descriptors: int, found: tuple[
     """And keep one place at least."""
     limits = ConnectionLimits().within(descriptors)
     assert (limits.connections, limits.silent_connections) == found
+
+
+def test_an_address_that_opens_many_without_a_token_waits() -> None:
+    """Twice the limit at once, then as many as the limit in each second; other addresses do not wait."""
+    pool = Pool(strangers_per_s=10)
+    waits = [pool.connections.charge(pool.accept(), 5.0) for _ in range(40)]
+    assert waits[:20] == [0.0] * 20
+    assert waits[20:] == pytest.approx([0.1 * number for number in range(1, 21)])
+    assert pool.connections.charge(pool.accept("198.51.100.7"), 5.0) == 0.0
+    assert pool.connections.charge(pool.accept(), 6.0) == pytest.approx(1.1)
+    assert pool.connections.charge(pool.accept(), 60.0) == 0.0
+
+
+def test_connections_with_a_valid_token_do_not_count() -> None:
+    """Nor do those that were closed before they were opened; each is refunded once."""
+    pool = Pool(strangers_per_s=1)
+    for _ in range(100):
+        client = pool.accept()
+        assert pool.connections.charge(client, 5.0) == 0.0
+        pool.connections.establish(client, "billing")
+        pool.connections.establish(client, "billing")
+    first, second, third = pool.accept(), pool.accept(), pool.accept()
+    assert [pool.connections.charge(one, 5.0) for one in (first, second, third)] == [0.0, 0.0, 1.0]
+    pool.connections.refund(third)
+    pool.connections.refund(third)
+    assert pool.connections.charge(pool.accept(), 5.0) == 1.0
