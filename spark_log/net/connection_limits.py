@@ -21,7 +21,7 @@ from spark_log.errors import CoordinatorNotAvailable, QuotaExceeded
 DESCRIPTORS_KEPT = 200
 """File descriptors reserved for the storage and everything else."""
 BURST_S = 2.0
-"""As many connections of an address as come in so long may come at once."""
+"""An address may open as many connections at the same time as it may in this time."""
 NETWORKS_MAX = 10_000
 """Above it, networks are forgotten that have not opened more than they may."""
 
@@ -36,7 +36,7 @@ class ConnectionLimits(NamedTuple):
     connections_per_address: int = 5_000
     silent_connections: int = 1_000
     strangers_per_s: int = 100
-    """New connections per address and second that send no valid token; twice as many may come at once."""
+    """New connections per address and second that send no valid token; twice as many at the same time."""
     request_ms: int = 30_000
     """Timeout for a complete request, and for a TLS handshake."""
 

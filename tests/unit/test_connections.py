@@ -110,7 +110,7 @@ def test_limits_leave_descriptors_to_the_storage(descriptors: int, found: tuple[
 
 
 def test_an_address_that_opens_many_without_a_token_waits() -> None:
-    """Twice the limit at once, then as many as the limit in each second; other addresses do not wait."""
+    """Twice the limit at the same time, then as many as the limit in each second; other addresses do not wait."""
     pool = Pool(strangers_per_s=10)
     waits = [pool.connections.charge(pool.accept(), 5.0) for _ in range(40)]
     assert waits[:20] == [0.0] * 20
