@@ -38,8 +38,7 @@ def look_again(view: View) -> Steps[View]:
 
     Raises LogRestored, WrongRoot if the storage has another log by now.
     """
-    names: list[str] = yield List(CHECKPOINTS)
-    yield from check_same_log(view, names)
+    names = yield from check_same_log(view)
     return view.moved(view.state, names, view.head)
 
 
@@ -68,8 +67,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
     """
     view = view._replace(state=folded(view.state))
     data = encode_checkpoint(view.state)
-    names: list[str] = yield List(CHECKPOINTS)
-    yield from check_same_log(view, names)
+    names = yield from check_same_log(view)
     intact = frozenset[str]()
     for _ in range(KEPT_CHECKPOINTS):
         key = checkpoint_key(view.state.version, context.unique())
@@ -92,13 +90,11 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
 
 def _listed_after(view: View, key: str) -> Steps[list[str]]:
     """The checkpoints after one was put.  Deletes it, and raises LogRestored, if the log was restored meanwhile."""
-    names: list[str] = yield List(CHECKPOINTS)
     try:
-        yield from check_same_log(view, [name for name in names if name != key])
+        return (yield from check_same_log(view))
     except LogRestored:
         yield Delete([key])
         raise
-    return names
 
 
 def _read_checkpoints(names: Iterable[str]) -> Steps[tuple[frozenset[str], frozenset[str]]]:

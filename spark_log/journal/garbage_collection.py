@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import read_lists
+from spark_log.journal.metadata_log import LogView
 from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
 from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.replicas import has_copy
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 
 logger = logging.getLogger("spark_log")
 
 SCANNED_KEYS = 10
 """Finding a name in a large map takes as long as a scan of this many of its keys."""
+
+DELETED_UNSEEN = 1000
+"""Objects that are deleted between two looks at the log."""
 
 
 class Collected(NamedTuple):
@@ -59,17 +64,30 @@ def _without(names: set[str], kept: Mapping[str, object]) -> set[str]:
 
 
 def collect(
-    state: State, context: Context, before: Collected | None = None, root: int = OWN_ROOT
+    state: State,
+    context: Context,
+    before: Collected | None = None,
+    root: int = OWN_ROOT,
+    look: Callable[[], Steps[LogView]] | None = None,
 ) -> Steps[tuple[list[str], Collected | None]]:
     """Delete garbage in one root; returns the names, and what the next collection of this process there needs to know.
 
-    The state must be confirmed before the listing begins.  An old state is safe: garbage stays garbage.
+    The state must be confirmed before the listing begins.  An old state is safe: garbage stays garbage, unless an older
+    copy of the log was restored.  To a state of the lost log, the new objects of the restored one are garbage.
+
+    look:  reads the newest state before deletions.  Raises LogRestored, or returns a state of another history, if
+           the log was restored.
     """
     old = yield from garbage(state, (yield from _candidates(before, state, root)))
     if old is None:
         return [], before
     # In order: a list comes after the objects in it, because its upload epoch is higher than theirs.
+    looked = -DELETED_UNSEEN
     for at in range(0, len(old), context.limits.deletes_max):
+        if look is not None and at - looked >= DELETED_UNSEEN:
+            looked = at
+            if history_of((yield from look()).state) != history_of(state):
+                return old[:at], None
         yield Delete(old[at : at + context.limits.deletes_max], root)
     return old, Collected(state.version, state.fence, state.dropped, frozenset(state.dropped_lists))
 

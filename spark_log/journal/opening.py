@@ -289,21 +289,25 @@ def confirming_reads(view: View) -> list[Op]:
     return [*(Get(log_key(version), 0, len(head)) for version, head in view.heads), List(CHECKPOINTS)]
 
 
-def check_same_log(view: View, names: Sequence[str]) -> Steps[None]:
-    """Raises LogRestored, or WrongRoot, if a listing of checkpoints is not of the view's log: its known checkpoint has
-    gone without two newer ones, and so has the record of its version.
+def check_same_log(view: View) -> Steps[list[str]]:
+    """The checkpoints.  Raises LogRestored, or WrongRoot, if the storage has another log than that of the view.
 
-    A view that knows no checkpoint, and another log that has one at or beyond the view's version, are not noticed.
+    The record of the view's version identifies the log, or the known checkpoint if `head` is not known.  Either is
+    deleted only after two later checkpoints, which are kept: another log that has two is not noticed.
     """
-    version, length = view.state.version, max(1, len(view.head))
-    if not went_back(view, names) or checkpoint_version(newest_checkpoint(names)) >= version:
-        return
-    reads: list[Op] = [Get(log_key(version), 0, length), Get(view.checkpoint, 0, 1)]
-    record, known = yield reads
-    has_record = record == view.head if view.head else record is not None
-    if known is None and not has_record:
+    version, head = view.state.version, view.head
+    mark = log_key(version) if head else view.checkpoint
+    if not mark:
+        return (yield List(CHECKPOINTS))
+    reads: list[Op] = [Get(mark, 0, max(1, len(head))), List(CHECKPOINTS)]
+    found, names = yield reads
+    if found is not None and (not head or found == head):
+        return [*names]
+    names = yield List(CHECKPOINTS)
+    if sum(checkpoint_version(name) >= version if head else name > mark for name in names) < KEPT_CHECKPOINTS:
         yield from check_is_there(view.log)
         raise restored_error(f"version {version}")
+    return [*names]
 
 
 def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None]) -> Steps[bool]:

@@ -323,7 +323,8 @@ class _Round:
         view, memory = self.view, self._memory
         if memory.collected is None or memory.collected.fence < view.state.fence:
             view = yield from _with_checkpoints_at_fence(self._metadata_log, view)
-        names, memory.collected = yield from collect(view.state, self._context, memory.collected)
+        look = partial(self._metadata_log.refresh, view)
+        names, memory.collected = yield from collect(view.state, self._context, memory.collected, look=look)
         return view, len(names)
 
     def _rewrite(self) -> Steps[None]:
@@ -508,7 +509,7 @@ def collect_garbage(log: Log) -> list[str]:
         view, _ = yield from decided(metadata_log, view, prune(view.state, context))
         view, _ = yield from decided(metadata_log, view, fence_and_expire(view.state, context))
         view = yield from _with_checkpoints_at_fence(metadata_log, view)
-        names, collected = yield from collect(view.state, context)
+        names, collected = yield from collect(view.state, context, look=partial(metadata_log.refresh, view))
         view, _ = yield from decided(metadata_log, view, mark_own_root(view.state, context, collected))
         view = yield from mark_metadata(metadata_log, view)
         yield from metadata_log.expire_claims(view.state)

@@ -109,7 +109,7 @@ def begin_mirror(log: Log, store: ObjectStore) -> None:
     journal = log.journal
     if journal.metadata_log.is_served:
         journal.metadata.get(FORMAT_KEY)  # raises
-    store = with_retries(store, journal.context.clock)
+    store = with_retries(store, journal.context.clock, journal.context.random())
     form = check_place_of_mirror(log, store)
     if form is None:
         begin_log(Stores.of(store), journal.context, journal.cluster_id, journal.metadata.url)
@@ -299,10 +299,13 @@ class Mirror:
         if not journal.state.version:
             return True
         last = log_key(journal.state.version)
-        mine, theirs = journal.run(_get_all([last])), self._source.run(_get_all([last]))
-        if mine == theirs != [None]:
+        (mine,), (theirs,) = journal.run(_get_all([last])), self._source.run(_get_all([last]))
+        if mine == theirs and theirs is not None:
             return True
-        if None in (*mine, *theirs) or not self._is_kept(journal.state.version):
+        if mine is None and theirs is not None and self._source.state_at(journal.state.version) == journal.state:
+            self._put_record(last, theirs)  # a copy has its checkpoint, and has ended or is about to put it
+            return True
+        if mine is None or theirs is None or not self._is_kept(journal.state.version):
             self._check_history(journal)
             return False
         raise LogRestored(
@@ -325,7 +328,8 @@ class Mirror:
             )
 
     def _put_record(self, key: str, data: bytes) -> None:
-        if not self._store.put_new(key, data) and self._store.get(key) != data:
+        """Put a record, if nobody else has: another process may have put it, and deleted it after its checkpoints."""
+        if not self._store.put_new(key, data) and _found(self._store, key) not in (None, data):
             raise InvalidRequest(
                 f"{self._store.url} has another {key} than {self._source.metadata.url}: it was recovered, and is a "
                 "separate log"
@@ -346,8 +350,6 @@ class Mirror:
         last = log_key(view.state.version)
         (record,) = self._source.run(_get_all([last]))
         _check_format(self._store, self._source)  # a checkpoint of the lost log must not get into a recovered one
-        if self._journal is None and record is not None:  # otherwise the mirror would have a gap for a moment
-            self._put_record(last, record)
         write_state(self._store, view.state, self._source.context)
         if record is not None:  # it may be missing after a repair
             self._put_record(last, record)
@@ -371,8 +373,13 @@ class Mirror:
 
 def format_of(store: ObjectStore) -> Format | None:
     """`meta/format` in a root; None if it has none."""
+    data = _found(store, FORMAT_KEY)
+    return None if data is None else parse_format(data, store.url)
+
+
+def _found(store: ObjectStore, key: str) -> bytes | None:
     try:
-        return parse_format(store.get(FORMAT_KEY), store.url)
+        return store.get(key)
     except ObjectNotFound:
         return None
 

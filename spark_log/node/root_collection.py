@@ -10,6 +10,7 @@ A root that fails its checks may be full, and its garbage is what fills it.  So 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from spark_log.client.administering.brokers import PUT_MS_MAX
 from spark_log.errors import SparkLogError, StorageUnavailable
@@ -119,7 +120,8 @@ class RootCollector:
         journal = self._journal
         journal.roots.check(broker, again=True)
         check_owner(journal.roots.root(broker), journal.roots.own.url)
-        names, root.collected = journal.run(collect(state, journal.context, root.collected, broker))
+        look = partial(journal.metadata_log.refresh, journal.view)
+        names, root.collected = journal.run(collect(state, journal.context, root.collected, broker, look))
         names += journal.run(collect_dropped(state, journal.context, broker, root.dropped))
         root.dropped = collected_up_to(state, broker)
         names += self._collect_former(broker, root, state)

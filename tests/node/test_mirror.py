@@ -191,6 +191,13 @@ class Dying(Wrapper):
             raise Died
 
 
+class Deleted(Wrapper):
+    """Another process puts each record before this one does, and deletes it."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        return super().put_new(key, data) if key.startswith(PROBES) else False
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("away", [False, True])
 def test_a_copy_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, *, away: bool, after: bool) -> None:
@@ -430,6 +437,30 @@ def test_a_first_copy_that_was_under_way_during_a_recovery_leaves_no_checkpoint(
     with pytest.raises(InvalidRequest, match="is a separate log"):
         late._jump(copier)
     assert len(values(spark_log.connect(root))) == 9
+
+
+@pytest.mark.parametrize("writes", range(1, 7))
+def test_a_first_copy_that_dies_beside_another_one_leaves_a_whole_log(
+    log: spark_log.Log, root: str, writes: int
+) -> None:
+    """The other one has copied an earlier version meanwhile."""
+    late = Mirror(log, Dying(LocalStore(root), writes, after=True))
+    Mirror(log, LocalStore(root)).round()
+    append_small(log, 5, first=3)
+    with suppress(Died):
+        late._jump(_Copier(log.journal, LocalStore(root)))
+    copy = spark_log.connect(root)
+    assert values(copy) == values(log)[: len(values(copy))]
+    assert Mirror(log, LocalStore(root)).round().behind == 0
+    copy = spark_log.connect(root)
+    assert values(copy) == values(log) and verify(copy, deep=True) == []
+
+
+def test_a_record_that_another_copy_has_put_and_deleted_is_not_missing(log: spark_log.Log, root: str) -> None:
+    """After the checkpoints that replace it."""
+    mirror = Mirror(log, Deleted(LocalStore(root)))
+    assert mirror.round().behind == 0
+    assert values(spark_log.connect(root)) == values(log)
 
 
 def test_an_object_that_the_log_has_lost_is_named(log: spark_log.Log, root: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ import pytest
 
 import spark_log
 from spark_log.errors import CorruptObject, LogRestored, SparkLogError, StorageUnavailable
+from spark_log.journal.garbage_collection import collect
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, LOG, log_key
 from spark_log.node.maintain import maintain_once
@@ -170,45 +172,71 @@ class Interrupted(Wrapper):
 class Replaced:
     """A log with 20 more changes than its copy, a client of it, and the store of that client."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, known_early: bool = False) -> None:
+        """
+        known_early:  the client knows no checkpoint that is newer than the copy.
+        """
         self.url = str(folder / "log")
         log = new_log(folder / "log")
         log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1", "metadata.checkpoint.interval": "1000"}})
         log.append("t", [{"value": b"old"}])
         self._copy = copy_of(log, folder / "copy")
+        self._written = [b"old"]
         self.store = Interrupted(LocalStore(self.url))
         self.client = spark_log.Log(Journal.open(self.store, create=False))
         for _ in range(20):
+            if known_early and not self.client.journal.view.checkpoint:
+                maintain_once(self.client)
             self.client.append("t", [{"value": b"lost"}])
-        maintain_once(self.client)
+        if not known_early:
+            maintain_once(self.client)
         self.client.append("t", [{"value": b"lost"}])
 
-    def restore(self) -> None:
-        """With new records, in fewer versions than the lost log had."""
+    def restore(self, checkpoints: int = 0, records: int = 1) -> None:
+        """With new records, and so many checkpoints after the copy's own."""
         log = restored(self.url, self._copy)
-        log.append("t", [{"value": b"new"}])
-        assert log.journal.state.version < self.client.journal.state.version
+        for number in range(records):
+            self._written.append(b"new %d" % number)
+            log.append("t", [{"value": self._written[-1]}])
+            if number < checkpoints:
+                log.journal.run(log.journal.metadata_log.checkpoint(log.journal.view))
 
     def check(self) -> None:
         with spark_log.connect(self.url) as log:
-            assert log.journal.state.restores and values(log) == [b"old", b"new"] and not verify(log)
+            assert log.journal.state.restores and values(log) == self._written and not verify(log)
 
 
-def test_upkeep_writes_no_checkpoint_of_a_lost_log(tmp_path: Path) -> None:
-    """It would take the place of the restored log's newest checkpoint."""
-    replaced = Replaced(tmp_path)
+@pytest.mark.parametrize("checkpoints", [0, 2])
+def test_upkeep_writes_no_checkpoint_of_a_lost_log(tmp_path: Path, checkpoints: int) -> None:
+    """It would take the place of the restored log's newest checkpoint, however many that has written."""
+    replaced = Replaced(tmp_path, known_early=bool(checkpoints))
     journal = replaced.client.journal
-    replaced.restore()
+    replaced.restore(checkpoints, 1 + checkpoints)
+    assert spark_log.connect(replaced.url).journal.state.version < journal.state.version
     with pytest.raises(LogRestored):
         journal.run(journal.metadata_log.checkpoint(journal.view))
     replaced.check()
 
 
-def test_upkeep_takes_the_checkpoint_of_a_lost_log_back(tmp_path: Path) -> None:
-    """It was put after the log was restored, and was to be put before."""
+def test_upkeep_of_a_process_that_knows_no_record_writes_no_checkpoint_of_a_lost_log(tmp_path: Path) -> None:
+    """The log was opened from its newest checkpoint.  The restored log has another record at that version."""
     replaced = Replaced(tmp_path)
+    maintain_once(replaced.client)
+    journal = Journal.open(replaced.store, create=False)
+    assert not journal.view.head and journal.view.checkpoint
+    replaced.restore(records=40)
+    with pytest.raises(LogRestored):
+        journal.run(journal.metadata_log.checkpoint(journal.view))
+    replaced.check()
+
+
+@pytest.mark.parametrize("checkpoints", [0, 2])
+def test_upkeep_takes_the_checkpoint_of_a_lost_log_back(tmp_path: Path, checkpoints: int) -> None:
+    """It was put after the log was restored, and was to be put before."""
+    replaced = Replaced(tmp_path, known_early=bool(checkpoints))
     journal = replaced.client.journal
-    replaced.store.after("list", CHECKPOINTS, lambda: replaced.store.after("list", CHECKPOINTS, replaced.restore))
+    restore = partial(replaced.restore, checkpoints, 1 + checkpoints)
+    replaced.store.after("list", CHECKPOINTS, lambda: replaced.store.after("list", CHECKPOINTS, restore))
     with pytest.raises(LogRestored):
         journal.run(journal.metadata_log.checkpoint(journal.view))
     replaced.check()
@@ -220,4 +248,17 @@ def test_a_log_is_not_opened_from_the_checkpoint_of_a_lost_one(tmp_path: Path) -
     maintain_once(replaced.client)
     replaced.store.after("get", CHECKPOINTS, replaced.restore)
     assert Journal.open(replaced.store, create=False).state == spark_log.connect(replaced.url).journal.state
+    replaced.check()
+
+
+def test_garbage_of_a_lost_log_is_not_deleted_in_the_restored_one(tmp_path: Path) -> None:
+    """The new objects are garbage for a process that knows the lost log, and lists the restored one."""
+    replaced = Replaced(tmp_path)
+    journal = replaced.client.journal
+    maintain_once(replaced.client)
+    view, context = journal.view, journal.context
+    replaced.restore()
+    look = partial(journal.metadata_log.refresh, view)
+    with pytest.raises(LogRestored):
+        journal.run(collect(view.state, context, look=look))
     replaced.check()
