@@ -83,7 +83,9 @@ def _prepare() -> None:
     """Leave out the product's log lines about injected faults, and collect garbage less often: a seed keeps most of
     what it makes, and modules stay.
     """
-    logging.getLogger("spark_log").setLevel(logging.CRITICAL)
+    logger = logging.getLogger("spark_log")
+    logger.setLevel(logging.CRITICAL)
+    logger.addHandler(logging.NullHandler())  # otherwise Spark's source adds one, and sets the level
     gc.freeze()
     gc.set_threshold(GARBAGE)
 

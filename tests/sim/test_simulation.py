@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
 
 from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.run import simulate
-from spark_log.testing.sim.setting import TOGETHER_FROM
+from spark_log.testing.sim.setting import RESTORED_IN, TOGETHER_FROM
 from spark_log.testing.simulation import main, replay_command
 
 SEEDS = 20
@@ -18,29 +21,35 @@ NOTICED_IN = {
     "any_edition": 1,
     "any_epoch": 14,
     "any_generation": 5,
-    "certain_after_asking": 2076,
-    "certain_refusal": 18,
+    "certain_after_asking": 166,
+    "certain_refusal": 59,
     "begins_on_remains": 4,
     "cleaned_blindly": 4,
-    "dead_copies_left": 239,
+    "consumer_skips": 169,
+    "dead_copies_left": 139,
     "decide_unlisted": 8,
     "erased_beyond": 9,
     "erased_once": 9,
     "erased_too_few": 9,
     "expire_any": 566,
+    "export_skips": 1169,
     "follow_few_beyond": 70,
     "full_map_ignored": 19,
     "generation_repeats": 50,
     "hold_from_plan": 11,
-    "horizon_too_early": 224,
-    "keeps_no_tombstone": 1539,
+    "horizon_too_early": 264,
+    "keeps_no_tombstone": 59,
     "keeps_older": 19,
-    "late_records_mirrored": 199,
+    "late_records_mirrored": 299,
     "leftovers_placed": 1,
     "list_before_put": 14,
     "list_of_older_state": 7,
     "lists_unread": 9,
+    "lost_checkpoints_put": 569,
     "lost_list_empty": 33,
+    "lost_positions_committed": 12089,
+    "lost_records_are_holes": 589,
+    "lost_records_count": 29589,
     "merged_blindly": 109,
     "newest_lost": 39,
     "no_birth": 20,
@@ -55,9 +64,10 @@ NOTICED_IN = {
     "parallel_after_lost": 651,
     "peek_believed": 1,
     "peek_beyond_fence": 201,
-    "positions_by_name": 229,
+    "positions_by_name": 29,
+    "query_skips": 1589,
     "records_before_objects": 99,
-    "resumes_stale_state": 416,
+    "resumes_stale_state": 56,
     "retention_one_too_many": 5,
     "taken_alive": 5,
     "taken_from_any": 46,
@@ -70,8 +80,10 @@ NOTICED_IN = {
 TRIES = 30
 """Seeds that are tried from there on: what is drawn changes with the code that draws."""
 
-RECREATING, LOSING, MIRRORING = 249, 4, 99
-"""Seeds in which a topic is created again, in which objects are left when `meta/` is lost, and with mirrors."""
+RECREATING, LOSING, MIRRORING, RESTORING = 249, 4, 99, 269
+"""Seeds in which a topic is created again, in which objects are left when `meta/` is lost, with mirrors, and in which
+two of them take the place of the log.
+"""
 
 CRASHES = ("error: AssertionError", "error: IndexError", "error: KeyError")
 """A run that ends so has met a fault of the simulation, or of the mutation: no promise was broken."""
@@ -151,7 +163,7 @@ def test_no_log_begins_where_the_metadata_of_another_one_is_lost() -> None:
     assert result.counts["not begun"] == result.counts["lost metadata"] == 1
 
 
-@pytest.mark.parametrize("seed", [3, 29])
+@pytest.mark.parametrize("seed", [3, 29, RESTORING])
 def test_a_seed_decides_everything(seed: int) -> None:
     """The same store operations in the same order; in 29 the product runs in threads, on real segments."""
     first, second = (simulate(seed, transcript=True) for _ in range(2))
@@ -172,3 +184,30 @@ def test_mirrors_are_whole_whenever_they_are_killed_and_when_they_are_recovered(
     assert not result.violation, f"{result.violation}\nagain: {replay_command(MIRRORING)}"
     assert result.counts["mirrored"] and result.counts["mirrors behind"]
     assert result.counts["whole mirrors"] > result.counts["recovered"] == 2
+
+
+def test_readers_of_a_restored_log_skip_nothing_and_are_told() -> None:
+    result = simulate(RESTORING)
+    assert not result.violation, f"{result.violation}\nagain: {replay_command(RESTORING)}"
+    assert result.counts["recovered"] == 2 and result.counts["histories"] == 1
+    assert result.counts["refused Query"] and result.counts["refused Export"] and result.counts["mirrors refused"]
+
+
+def test_readers_continue_where_the_log_was_not_restored_beyond_them() -> None:
+    """In some of these seeds the restored log has all that some readers have read."""
+    counts = Counter[str]()
+    for seed in range(9, 609, 20):
+        if seed % 100 in RESTORED_IN:
+            result = simulate(seed)
+            assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
+            counts += result.counts
+    assert counts["recovered"] > 2 and counts["refused Query"] < counts["recovered"]
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_another_process_does_the_same(hash_seed: str) -> None:
+    """Sets have another order there, and the process another number."""
+    code = f"from spark_log.testing.sim.run import simulate; print(simulate({RESTORING}, transcript=True).transcript)"
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
+    assert found.stdout.splitlines()[-1] == simulate(RESTORING, transcript=True).transcript

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from pyspark_pylog.export.planning import Planner
+from pyspark_pylog.source.offset_format import Offset
+from pyspark_pylog.source.restored import RestoredLog
+
 from spark_log.client.consuming.assignment import Assignment
-from spark_log.journal import log_format
-from spark_log.journal.store_operations import Steps
+from spark_log.client.consuming.consumer import Consumer
+from spark_log.journal import checkpointing, log_format, opening
+from spark_log.journal.journal import Journal
+from spark_log.journal.object_names import CHECKPOINTS
+from spark_log.journal.opening import View
+from spark_log.journal.store_operations import List, Steps
+from spark_log.metadata import group_commands
+from spark_log.metadata import replay as replay_module
 from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import ObjectRow, State, TopicKey
@@ -33,7 +43,66 @@ def _nothing_wanted(state: State, data: bytes, key: str, wanted: dict[str, Objec
     return replay(state, decode_batch(data, key))
 
 
+def _continues(self: RestoredLog, at: Offset, journal: Journal) -> Offset:
+    """An offset is taken for one of the log as it is now, whatever history it was reached in."""
+    return at
+
+
+def _nothing(*_: object) -> None:
+    """The reader does not compare the log's history with the one that it has read."""
+
+
+class _Any:
+    """Equals every history."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _no_former(state: State, history: str) -> bool:
+    return False
+
+
+def _unchecked(view: View) -> Steps[list[str]]:
+    """The checkpoints may be those of any log."""
+    names: list[str] = yield List(CHECKPOINTS)
+    return names
+
+
 HISTORY_MUTATIONS = {
+    "query_skips": Mutation(
+        "a streaming query does not continue beyond the copy from which the log was restored",
+        (Patch(RestoredLog, "in_it", _continues),),
+    ),
+    "export_skips": Mutation(
+        "an export does not continue beyond the copy from which the log was restored",
+        (Patch(Planner, "_check_history", _nothing),),
+    ),
+    "consumer_skips": Mutation(
+        "a running consumer continues at the end of the copy",
+        (Patch(Consumer, "_follow_restore", _nothing),),
+    ),
+    "lost_positions_committed": Mutation(
+        "positions beyond the copy are left out, if the sender has not noticed the restore",
+        (Patch(group_commands, "has_read", lambda *_: True),),
+    ),
+    "lost_records_count": Mutation(
+        "a record that was decided on the lost log is void",
+        (Patch(replay_module, "history_of", lambda state: _Any()),),
+    ),
+    "lost_records_are_holes": Mutation(
+        "a record of the lost log, beyond the end of the restored one, does not mean that there is a hole",
+        (Patch(opening, "is_former", _no_former),),
+    ),
+    "lost_checkpoints_put": Mutation(
+        "upkeep puts no checkpoint of a lost log into the restored one",
+        (Patch(checkpointing, "check_same_log", _unchecked),),
+    ),
     "late_records_mirrored": Mutation(
         "a record that comes when the log has deleted the one of its name is not the log's",
         (Patch(mirror, "is_kept", _late_records_believed),),

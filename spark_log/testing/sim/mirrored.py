@@ -97,8 +97,12 @@ def add_mirrors(sim: Simulation) -> None:
     """Start the processes that copy."""
     for prefix in MIRRORS:
         sim.world.store.files.update({prefix + folder: {} for folder in FOLDERS})
-        for _ in range(sim.rng.choice((1, 2))):
-            sim.world.start(f"copier of {prefix}", partial(_persistent_copier, sim, prefix), counts=False)
+        _add_copiers(sim, prefix)
+
+
+def _add_copiers(sim: Simulation, prefix: str) -> None:
+    for _ in range(sim.rng.choice((1, 2))):
+        sim.world.start(f"copier of {prefix}", partial(_persistent_copier, sim, prefix), counts=False)
 
 
 def _persistent_copier(sim: Simulation, prefix: str) -> Steps[None]:
@@ -111,18 +115,34 @@ def _persistent_copier(sim: Simulation, prefix: str) -> Steps[None]:
 
 def _copy(sim: Simulation, prefix: str, process: SimulatedProcess) -> None:
     """A process that mirrors, now and then.  It looks first at what the one before has left, which may have died."""
-    check_whole(sim, prefix)
+    if not sim.losses:
+        check_whole(sim, prefix)
     log, store = opened(sim, process), MirrorStore(process, prefix)
     begin_mirror(log, store)
     copier = Mirror(log, store)
     for _ in range(sim.rng.randint(1, 6)):
         process.sleep_ms(sim.rng.choice((20, 500, 2 * sim.age)))
+        losses = sim.losses
         try:
             sim.oracle.seen["mirrored"] += copier.round(catch_up=sim.rng.random() < 0.3).versions
+            sim.mirrored[prefix] = losses
         except InvalidRequest:  # the log has deleted what comes next
             sim.oracle.seen["mirrors behind"] += 1
         except LogRestored as error:
-            raise Violation(f"whole: {prefix} is refused, and the log was never restored: {error}") from error
+            if not losses:
+                raise Violation(f"whole: {prefix} is refused, and the log was never restored: {error}") from error
+            sim.world.call(1, partial(_begin_again, sim, prefix, losses))
+
+
+def _begin_again(sim: Simulation, prefix: str, losses: int) -> None:
+    """An operator ends what copies to a mirror that has records which the log lacks, and begins a new one there."""
+    if sim.losses == losses:
+        sim.oracle.seen["mirrors refused"] += 1
+        sim.world.end_named(f"copier of {prefix}")
+        sim.world.stop(prefix)
+        for folder in FOLDERS:
+            sim.world.store.files[prefix + folder].clear()
+        _add_copiers(sim, prefix)
 
 
 def opened(sim: Simulation, process: SimulatedProcess, prefix: str = "") -> Log:

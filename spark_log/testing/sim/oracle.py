@@ -36,6 +36,7 @@ led         while a coordinator leads, only that coordinator writes; every takeo
 begun       where objects are, no other log begins after `meta/`, or `meta/format`, was lost
 skipped     a reader's position in a topic is not beyond what it has read there, if the topic was created again, too
 whole       a mirror is the log at an earlier version, whenever it is killed, and the log of that version when recovered
+histories   in a restored log, no reader skips a record, and none is beyond the copy without being told (`restored.py`)
 held        a group passes to another member only after the session of its owner has expired
 """
 

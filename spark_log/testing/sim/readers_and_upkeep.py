@@ -46,7 +46,7 @@ from spark_log.node import segment_swaps
 from spark_log.node.merge import merge
 from spark_log.node.retention import expire_records
 from spark_log.testing.sim.content import COMPACTED, PlacedRows, PlacedRun, SegmentCodec, is_compacted
-from spark_log.testing.sim.setting import UPGRADE, Simulation
+from spark_log.testing.sim.setting import COPIED_ID, UPGRADE, Simulation
 from spark_log.testing.verdict import Violation
 
 SESSION_MS = 300
@@ -234,7 +234,7 @@ def _alter(name: str, value: str | None) -> commands.SetConfigs:
 
 
 def _trim(sim: Simulation, state: State) -> commands.Trim:
-    key = sim.rng.choice(sorted(state.partitions))
+    key = sim.rng.choice(sorted(key for key in state.partitions if key[0] != COPIED_ID))
     part = state.partitions[key]
     start = sim.rng.randint(part.start, part.end)
     sim.oracle.retained.ask({key: start})

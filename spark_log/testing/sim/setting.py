@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from spark_log.client.producing.commit import index_parts
 from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
@@ -49,10 +49,23 @@ PEEKS_IN = (1, 7)
 """Last digits of the seeds in which writers decide on records that are not confirmed."""
 MIRRORED_IN = (59, 99)
 """Last two digits of the seeds in which the log has mirrors."""
+RESTORED_IN = (69, 89)
+"""Last two digits of the seeds in which the log has mirrors, and readers that continue in one that replaces it."""
+COPIED, COPIED_ID, COPIED_PARTITIONS = "copied", "copied0", 2
+"""The topic of these readers."""
 UPGRADE = SeveralCommands(commands=(UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION]),))
 """The command as `log.admin` sends it."""
 COORDINATOR_WAIT_MS = 4000
 """How long a change waits for a coordinator."""
+
+
+class Copied(NamedTuple):
+    """A mirror that took the place of the log."""
+
+    history: str
+    """The one that began then."""
+    ends: dict[int, int]
+    """The ends of the partitions of the copied topic at that time."""
 
 
 class Simulation:
@@ -62,6 +75,8 @@ class Simulation:
     """Ages of the fence."""
     mirrors = False
     """The log has mirrors."""
+    restores = False
+    """The log is lost in the end, and one of its mirrors takes its place."""
     clock_error_ms = 0
     """How much more the clock of a batch may be wrong than that of a process."""
 
@@ -85,6 +100,14 @@ class Simulation:
         self.context = Context(self.world, rng, coordinator_wait_ms=COORDINATOR_WAIT_MS, limits=self.constants.limits)
         self.progress: dict[str, int] = {}
         """Last batch of each streaming query, as in Spark's checkpoint."""
+        self.losses = 0
+        """How often the log was lost."""
+        self.recovered: list[Copied] = []
+        """The mirrors that took its place."""
+        self.mirrored: dict[str, int] = {}
+        """By mirror, how often the log had been lost before its last round."""
+        self.readers: list[Any] = []
+        """Those of the copied topic."""
         self._names = 0
         self._start(rng.choice((1, 4, 12)), rng.choice((1, 2, 3)))
 
@@ -94,7 +117,8 @@ class Simulation:
         self.together = seed >= TOGETHER_FROM and seed % 2 == 1
         self.peeks = self.together or seed % 10 in PEEKS_IN
         self.compacts = seed % 20 in COMPACTED_IN
-        self.mirrors = seed % 100 in MIRRORED_IN
+        self.restores = seed % 100 in RESTORED_IN
+        self.mirrors = self.restores or seed % 100 in MIRRORED_IN
 
     def _make_oracle(self, rates: FaultRates) -> Oracle:
         return Oracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.memoized)
@@ -123,6 +147,9 @@ class Simulation:
             decisions.append(lambda state, now: decide_create_topic(state, "c0", 1, compacted, f"{COMPACTED}0"))
         if self.erases:
             decisions.append(lambda state, now: decide_create_topic(state, "k0", 1, {}, f"{KEYED}0"))
+        if self.restores:
+            kept = {"retention.ms": "-1"}
+            decisions.append(lambda state, now: decide_create_topic(state, COPIED, COPIED_PARTITIONS, kept, COPIED_ID))
         begin = self._begin_at_newest_level if self.rng.random() < 0.8 or self.mirrors else self._begin_at_level_1
         yield from begin((yield from opening.open_view()), decisions)
 

@@ -117,6 +117,10 @@ class Store:
         """Number of objects that were put."""
         self._watcher = watcher
 
+    def watch(self, watcher: Watcher) -> None:
+        """Another one sees the changes from here on."""
+        self._watcher = watcher
+
     def folder(self, key: str) -> dict[str, Any]:
         for prefix, files in self.files.items():
             if key.startswith(prefix):
@@ -249,6 +253,8 @@ class World:
         self._ready: list[tuple[str, Actor, Any]] = []
         self._later: list[tuple[int, int, tuple[str, Actor, Any]]] = []
         self._order = 0
+        self._away: tuple[str, ...] = ()
+        """Beginnings of the names of files whose storage does not answer."""
         self._transcript = blake2b(digest_size=16) if transcript else None
 
     def now_ms(self) -> int:
@@ -282,10 +288,31 @@ class World:
         actor.dead = True
         actor.task.close()
 
+    def end_all(self, *, but: tuple[str, ...]) -> None:
+        """End the actors whose names do not begin with one of these texts."""
+        for actor in self._actors:
+            if not actor.dead and not actor.name.startswith(but):
+                self.end(actor)
+
     def end_named(self, name: str) -> None:
         for actor in self._actors:
             if not actor.dead and actor.name == name:
                 self.end(actor)
+
+    def take_away(self, *prefixes: str) -> None:
+        """Files whose names begin so do not answer, and get no change that is under way, until this is called again."""
+        self._away = prefixes
+        self.stop(*prefixes)
+
+    def stop(self, *prefixes: str) -> None:
+        """Requests about files whose names begin so, and that are under way, have no effect and no answer."""
+        going = [event for event in [*self._ready, *(one for _, _, one in self._later)] if _is_about(event, prefixes)]
+        for _, actor, (place, op, *_) in going:
+            if place is not None:
+                self._at(1, ("answer", actor, (place, _no_answer(op))))
+        self._ready = [event for event in self._ready if not _is_about(event, prefixes)]
+        self._later = [one for one in self._later if not _is_about(one[2], prefixes)]
+        heapq.heapify(self._later)
 
     def end_faults(self) -> None:
         """From here on nothing fails.  Of each kind of actors that do not count, one continues.
@@ -392,7 +419,7 @@ class World:
             self._answer(actor, *detail)
         elif kind == "overdue":
             self._overdue(detail)
-        elif actor.main is None and self._chance(self.rates.crash) and not actor.zombie:
+        elif actor.main is None and self._chance(self.rates.crash) and not (actor.zombie or actor.dead):
             self._crash(actor, detail)
         else:
             self._resume(actor, detail)
@@ -455,6 +482,8 @@ class World:
             self._at(max(1, round(op.milliseconds)), ("answer", actor, (place, None)))
         elif isinstance(op, Ask):
             self._ask(Request(actor, place, op))
+        elif _name(op).startswith(self._away):
+            self._at(20, ("answer", actor, (place, _no_answer(op))))
         elif self._chance(self.rates.lost):
             self._lost(actor, place, op)
         elif self._chance(self.rates.late):
@@ -489,6 +518,21 @@ class World:
             self._at(self._stall(), ("answer", actor, (place, StorageUnavailable("simulated"))))
         else:
             self._at(self.rng.choice((1, 50)), ("send", actor, (place, op)))
+
+
+def _name(op: Op) -> str:
+    """The name of a file that an operation is about, or how the names begin that it lists; empty if there is none."""
+    found: str = op.keys[0] if isinstance(op, Delete) else getattr(op, "key", getattr(op, "prefix", ""))
+    return found
+
+
+def _is_about(event: tuple[str, Actor, Any], prefixes: tuple[str, ...]) -> bool:
+    """Whether it is a request about a file whose name begins so."""
+    return event[0] in ("send", "effect") and _name(event[2][1]).startswith(prefixes)
+
+
+def _no_answer(op: Op) -> PutAnswer | StorageUnavailable:
+    return PutAnswer.UNKNOWN if isinstance(op, PutNew) else StorageUnavailable("the storage is away")
 
 
 def _parts(op: Op) -> Sequence[Op]:
