@@ -4,7 +4,10 @@ A topic of 4 M records of 100 bytes in 4 partitions, and a Parquet table of the 
 ratios, in turn, of seconds and of the CPU time of Spark with its Python processes; above 1, the JVM's read is better:
 
 * `python_…`, `parquet_…`: all columns; targets 2.5 and 1;
-* `value_python`, `count_python`: seconds of `select("value")` and of `count()`.
+* `value_python`, `count_python`: seconds of `select("value")` and of `count()`;
+* `stream_python`: seconds of an available-now run of all records;
+* `headers_python`, `typed_python`, `struct_python`: seconds, of records with a header each, and of rows of a topic with
+  a schema of five columns, as columns and with `value.format=struct`; a quarter of the records.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+SCHEMA = "id BIGINT, country STRING, amount DOUBLE, text STRING, numbers ARRAY<INT>"
+
 
 def main() -> None:
     given = common.arguments(__doc__)
@@ -36,9 +41,29 @@ def main() -> None:
             F.rpad(F.sha2(F.col("id").cast("string"), 256), 100, "x").alias("value"),
         )
         rows.write.format("pylog").mode("append").option("topic", "t").save(url)
+        some = rows.limit(max(given.rows // 4, 1))
+        header = F.array(F.struct(F.lit("h").alias("key"), F.col("key").cast("binary").alias("value")))
+        spark_log.connect(url).create_topic(spark_log.NewTopic("headers", common.PARTITIONS))
+        some.withColumn("headers", header).write.format("pylog").mode("append").option("topic", "headers").save(url)
+        spark_log.connect(url).create_topic(spark_log.NewTopic("typed", common.PARTITIONS, schema=SCHEMA))
+        typed = some.selectExpr(
+            "key",
+            "bigint(key) id",
+            "concat('C', key % 20) country",
+            "key / 7 amount",
+            "value text",
+            "array(int(key), 1) numbers",
+        )
+        typed.write.format("pylog").mode("append").option("topic", "typed").save(url)
 
-        def load(**options: str) -> DataFrame:
-            return spark.read.format("pylog").options(subscribe="t", **options).load(url)
+        def load(topic: str = "t", **options: str) -> DataFrame:
+            return spark.read.format("pylog").options(subscribe=topic, **options).load(url)
+
+        def drain(**options: str) -> None:
+            frame = spark.readStream.format("pylog").options(subscribe="t", startingOffsets="earliest", **options)
+            with common.folder() as checkpoint:
+                writer = frame.load(url).writeStream.format("noop").trigger(availableNow=True)
+                writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
 
         def ratio(one: Callable[[], object], other: Callable[[], object], now: Callable[[], float]) -> float:
             """The other query by the first."""
@@ -55,6 +80,18 @@ def main() -> None:
             lambda: noop(jvm.select("value")), lambda: noop(python.select("value")), time.perf_counter
         )
         figures["count_python"] = ratio(jvm.count, python.count, time.perf_counter)
+        figures["stream_python"] = ratio(drain, lambda: drain(nativeRead="false"), time.perf_counter)
+        for name, topic, options in (
+            ("headers", "headers", {"includeHeaders": "true"}),
+            ("typed", "typed", {}),
+            ("struct", "typed", {"value.format": "struct"}),
+        ):
+            one, other = load(topic, **options), load(topic, **options, nativeRead="false")
+            figures[f"{name}_python"] = ratio(
+                lambda one=one: noop(one),  # type: ignore[misc]
+                lambda other=other: noop(other),  # type: ignore[misc]
+                time.perf_counter,
+            )
     common.report("native_read", rows=given.rows, python_target=2.5, parquet_target=1, **figures)
 
 

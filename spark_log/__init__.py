@@ -76,7 +76,7 @@ def register(spark: SparkSession) -> None:
 
     Queries then read only the columns that they use, and skip records by their filters: Spark's own classes for Python
     sources do not.  The setting `spark.pylog.pushDown=false`, or the option `pushDown=false` of a read, turns this off.
-    Spark's own tasks read batches of plain topics on disks, without Python; `spark.pylog.nativeRead=false`, or
+    Spark's own tasks read batches and streams of logs on disks, without Python; `spark.pylog.nativeRead=false`, or
     `nativeRead=false`, turns that off.
 
     Call it also if Spark does not find pylog, and in each thread that writes with `df.write`, except the thread that

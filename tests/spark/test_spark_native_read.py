@@ -26,14 +26,10 @@ from spark_log import NewTopic
 from spark_log.node.maintain import maintain_once
 from tests.client.replicated import commit_copies, with_copies
 from tests.spark.builders import asked, load, texts
+from tests.spark.native_paths import MARKS, counter, is_native, of_both, rows
 from tests.thinning import thin
 
-pytestmark = [
-    pytest.mark.tasks,
-    pytest.mark.skipif(
-        "false" in (os.environ.get("PYLOG_PUSH_DOWN"), os.environ.get("PYLOG_NATIVE_READ")), reason="it is turned off"
-    ),
-]
+pytestmark = MARKS
 KEYS = 5
 LARGE = {"max.message.bytes": str(10 << 20)}
 
@@ -41,29 +37,7 @@ LARGE = {"max.message.bytes": str(10 << 20)}
 @pytest.fixture
 def left(classic: SparkSession) -> Callable[[], int]:
     """How many tasks Python has read since the last call."""
-    reader: Any = classic._jvm.io.pylog.spark.PylogReader  # type: ignore[union-attr]
-    before = [reader.left()]
-
-    def since() -> int:
-        before.append(reader.left())
-        return int(before[-1] - before[-2])
-
-    return since
-
-
-def is_native(frame: DataFrame) -> bool:
-    return " natively " in str(frame._jdf.queryExecution().executedPlan().toString())  # type: ignore[operator]
-
-
-def rows(frame: DataFrame) -> list[str]:
-    return sorted(map(str, frame.collect()))
-
-
-def of_both(spark: SparkSession, url: str, topic: str = "t", **options: Any) -> tuple[list[str], list[str]]:
-    """The rows of the JVM, and those of Python."""
-    native, python = load(spark, url, topic, **options), load(spark, url, topic, nativeRead="false", **options)
-    assert is_native(native) and not is_native(python)
-    return rows(native), rows(python)
+    return counter(classic)
 
 
 def record(rng: random.Random, number: int, headers: bool) -> dict[str, Any]:
@@ -95,20 +69,20 @@ def test_random_logs_have_the_same_rows(
     configs = {"compression.type": codec, "message.timestamp.type": time_type, "retention.ms": "-1"}
     log.create_topic(NewTopic("t", 2, configs=configs))
     append_randomly(log, "t", rng, 12)
-    native, python = of_both(classic, url)
+    native, python = of_both(classic, url, includeHeaders="true")
     assert native == python != []
     if time_type == "CreateTime":
         thin(log, "t", lambda offset: offset % 3 != 1, first=0, last=4, batch_rows=7)
         thin(log, "t", lambda offset: offset % 50 == 9, partition=1, first=1, last=3)
     log.admin.erase_records("t", ["k1"])
     append_randomly(log, "t", rng, 3)
-    before, after = of_both(classic, url, minPartitions="7")
+    before, after = of_both(classic, url, minPartitions="7", includeHeaders="true")
     assert before == after != native
     for frame, other in zip(*(_queries(classic, url, native=n) for n in ("true", "false")), strict=True):
         assert rows(frame) == rows(other)
     log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
     maintain_once(log)
-    merged, expected = of_both(classic, url, maxRecordsPerPartition="100")
+    merged, expected = of_both(classic, url, maxRecordsPerPartition="100", includeHeaders="true")
     assert merged == expected == before
     assert left() == 0
 
@@ -333,7 +307,6 @@ def test_the_look_for_erasures(url: str, log: spark_log.Log) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"includeHeaders": "true"},
         {"view": "latest"},
         {"where": "offset >= 1"},
         {"nativeRead": "false"},
@@ -354,8 +327,8 @@ def test_other_topics_and_columns_are_left_to_python(classic: SparkSession, url:
     log.admin.create_topics([NewTopic("typed", 1, schema="id INT"), NewTopic("t", 1)])
     log.append("typed", [{"id": 1}])
     log.append("t", texts(2))
-    assert not is_native(load(classic, url, "typed"))
     json = load(classic, url, "typed", **{"value.format": "json"})
+    assert not is_native(json)
     assert [bytes(row.value) for row in json.select("value").collect()] == [b'{"id":1}']
     not_null = classic.read.format("pylog").schema("value binary NOT NULL").option("subscribe", "t").load(url)
     assert not is_native(not_null)

@@ -7,6 +7,10 @@ import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.File;
 import java.io.IOException;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
@@ -31,12 +35,20 @@ import org.apache.arrow.flatbuf.MessageHeader;
 import org.apache.arrow.flatbuf.RecordBatch;
 import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.BaseFixedWidthVector;
+import org.apache.arrow.vector.BaseVariableWidthVector;
+import org.apache.arrow.vector.BitVector;
+import org.apache.arrow.vector.BitVectorHelper;
 import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.NullVector;
 import org.apache.arrow.vector.TypeLayout;
+import org.apache.arrow.vector.complex.ListVector;
+import org.apache.arrow.vector.complex.StructVector;
 import org.apache.arrow.vector.ipc.message.ArrowFieldNode;
 import org.apache.arrow.vector.types.TimeUnit;
 import org.apache.arrow.vector.types.pojo.ArrowType;
 import org.apache.arrow.vector.types.pojo.Field;
+import org.apache.arrow.vector.types.pojo.FieldType;
 import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.arrow.vector.util.TransferPair;
 import org.apache.spark.SparkContext;
@@ -47,18 +59,22 @@ import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.SparkDataStream;
+import org.apache.spark.sql.execution.RowToColumnConverter;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInputPartition;
 import org.apache.spark.sql.execution.vectorized.ConstantColumnVector;
 import org.apache.spark.sql.execution.vectorized.OnHeapColumnVector;
 import org.apache.spark.sql.execution.vectorized.WritableColumnVector;
+import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
-import org.apache.spark.sql.types.IntegerType;
-import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
-import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
@@ -68,6 +84,7 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import scala.Option;
 
 /**
  * Reads segments of a log in the JVM.
@@ -102,14 +119,49 @@ public final class PylogReader implements PylogSource.NativeReader {
   }
 
   @Override
-  public boolean reads(StructType columns, CaseInsensitiveStringMap options) {
-    List<byte[]> answer = ask("check", columns, options, null, new InputPartition[0]);
-    return answer != null;
+  public boolean reads(StructType columns, CaseInsensitiveStringMap options, boolean streaming) {
+    String what = streaming ? "check stream" : "check";
+    return ask(what, columns, options, null, new InputPartition[0]) != null;
   }
 
   @Override
   public Batch batch(Batch rows, StructType columns, CaseInsensitiveStringMap options) {
     return new NativeBatch(this, rows, columns, options);
+  }
+
+  @Override
+  public MicroBatchStream stream(
+      MicroBatchStream rows, StructType columns, CaseInsensitiveStringMap options) {
+    return NativeStream.of(this, rows, columns, options);
+  }
+
+  /** The tasks that Python has planned, with what Java needs for them; without, if Python reads. */
+  InputPartition[] tasks(
+      String what,
+      StructType columns,
+      CaseInsensitiveStringMap options,
+      String query,
+      InputPartition[] planned) {
+    ship(SparkContext.getOrCreate());
+    List<byte[]> answer = ask(what, columns, options, query, planned);
+    if (answer == null || answer.size() != 2 * planned.length) {
+      return planned;
+    }
+    InputPartition[] tasks = new InputPartition[planned.length];
+    for (int i = 0; i < planned.length; i++) {
+      byte[] reads = (byte[]) answer.get(2 * i);
+      byte[] pinned = (byte[]) answer.get(2 * i + 1);
+      tasks[i] = new NativeTask(query, reads, pinned, planned[i]);
+    }
+    return tasks;
+  }
+
+  /** Gives the classes to the executors of the session, which may have its own. */
+  private static void ship(SparkContext context) {
+    String jar = System.getProperty("pylog.jar");
+    if (!context.isLocal() && !context.listJars().mkString().contains(new File(jar).getName())) {
+      context.addJar(jar);
+    }
   }
 
   /** What Python says; null: this is read by Python. */
@@ -130,7 +182,7 @@ public final class PylogReader implements PylogSource.NativeReader {
       request.add(text((String) options.get(names[i])));
     }
     for (int i = 0; i < planned.length; i++) {
-      request.add(((PythonInputPartition) planned[i]).pickedPartition());
+      request.add(NativeTask.pickle(planned[i]));
     }
     try {
       byte[] answer = (byte[]) python.apply(Parts.joined(request));
@@ -201,31 +253,73 @@ final class NativeBatch implements Batch {
     if (query == null) {
       return planned;
     }
-    ship(context);
-    List<byte[]> answer = reader.ask("plan", columns, options, query, planned);
-    if (answer == null || answer.size() != 2 * planned.length) {
-      return planned;
-    }
-    InputPartition[] tasks = new InputPartition[planned.length];
-    for (int i = 0; i < planned.length; i++) {
-      byte[] reads = (byte[]) answer.get(2 * i);
-      byte[] pinned = (byte[]) answer.get(2 * i + 1);
-      tasks[i] = new NativeTask(query, reads, pinned, (PythonInputPartition) planned[i]);
-    }
-    return tasks;
-  }
-
-  /** Gives the classes to the executors of the session, which may have its own. */
-  private static void ship(SparkContext context) {
-    String jar = System.getProperty("pylog.jar");
-    if (!context.isLocal() && !context.listJars().mkString().contains(new File(jar).getName())) {
-      context.addJar(jar);
-    }
+    return reader.tasks("plan", columns, options, query, planned);
   }
 
   @Override
   public PartitionReaderFactory createReaderFactory() {
     return new NativeFactory(rows.createReaderFactory(), columns);
+  }
+}
+
+/**
+ * A stream whose tasks are read in the JVM. It stands for Spark's stream for Python sources, and has
+ * its abilities, which differ between versions of Spark.
+ */
+final class NativeStream implements InvocationHandler {
+  private final PylogReader reader;
+  private final MicroBatchStream rows;
+  private final StructType columns;
+  private final CaseInsensitiveStringMap options;
+
+  private NativeStream(
+      PylogReader reader,
+      MicroBatchStream rows,
+      StructType columns,
+      CaseInsensitiveStringMap options) {
+    this.reader = reader;
+    this.rows = rows;
+    this.columns = columns;
+    this.options = options;
+  }
+
+  static MicroBatchStream of(
+      PylogReader reader,
+      MicroBatchStream rows,
+      StructType columns,
+      CaseInsensitiveStringMap options) {
+    List<Class> abilities = new ArrayList<Class>();
+    for (Class of = rows.getClass(); of != null; of = of.getSuperclass()) {
+      Class[] found = of.getInterfaces();
+      for (int i = 0; i < found.length; i++) {
+        if (SparkDataStream.class.isAssignableFrom(found[i])) {
+          abilities.add(found[i]);
+        }
+      }
+    }
+    InvocationHandler handler = new NativeStream(reader, rows, columns, options);
+    Class[] all = (Class[]) abilities.toArray(new Class[0]);
+    return (MicroBatchStream) Proxy.newProxyInstance(PylogReader.class.getClassLoader(), all, handler);
+  }
+
+  @Override
+  public Object invoke(Object stream, Method method, Object[] given) throws Throwable {
+    if (method.getName().equals("equals")) {
+      return Boolean.valueOf(stream == given[0]);
+    }
+    Object found;
+    try {
+      found = method.invoke(rows, given);
+    } catch (InvocationTargetException error) {
+      throw error.getCause();
+    }
+    if (method.getName().equals("planInputPartitions")) {
+      return reader.tasks("plan stream", columns, options, null, (InputPartition[]) found);
+    }
+    if (method.getName().equals("createReaderFactory")) {
+      return new NativeFactory((PartitionReaderFactory) found, columns);
+    }
+    return found;
   }
 }
 
@@ -237,16 +331,18 @@ final class NativeTask implements InputPartition {
   static final String APPLICATION = "spark.app.id";
   static final String STARTED = "spark.app.startTime";
 
+  /** Null for a micro-batch, whose tasks are for all queries of it. */
   final String query;
+
   final byte[] reads;
 
   /** The same reads for Python: a pickle. */
   final byte[] pinned;
 
   /** For other queries: Python agrees on a version for them. */
-  final PythonInputPartition planned;
+  final InputPartition planned;
 
-  NativeTask(String query, byte[] reads, byte[] pinned, PythonInputPartition planned) {
+  NativeTask(String query, byte[] reads, byte[] pinned, InputPartition planned) {
     this.query = query;
     this.reads = reads;
     this.pinned = pinned;
@@ -256,11 +352,23 @@ final class NativeTask implements InputPartition {
   /** Whether it was planned for the query of the running task: a frame can be run again. */
   boolean isForThisQuery() {
     TaskContext context = TaskContext.get();
-    return query.equals(
+    return query == null || query.equals(
         query(
             context.getLocalProperty(EXECUTION),
             context.getLocalProperty(APPLICATION),
             context.getLocalProperty(STARTED)));
+  }
+
+  private PythonStreamingInputPartition streaming(byte[] task) {
+    int index = ((PythonStreamingInputPartition) planned).index();
+    return new PythonStreamingInputPartition(index, task, Option.apply((Object) null));
+  }
+
+  /** The task, as Python has pickled it. */
+  static byte[] pickle(InputPartition planned) {
+    return planned instanceof PythonInputPartition
+        ? ((PythonInputPartition) planned).pickedPartition()
+        : ((PythonStreamingInputPartition) planned).pickedPartition();
   }
 
   /** The name of a query, as Python has it; null for a job that is not a query. */
@@ -276,7 +384,7 @@ final class NativeTask implements InputPartition {
    *
    * <p>It is a pickle that calls {@code rest_of(pinned, read, offset)}, which returns a task.
    */
-  PythonInputPartition rest(int read, long offset) throws IOException {
+  InputPartition rest(int read, long offset) throws IOException {
     ByteBuffer numbers = ByteBuffer.allocate(15).order(ByteOrder.LITTLE_ENDIAN);
     numbers.put((byte) 'J').putInt(read).put((byte) 0x8a).put((byte) 8).putLong(offset);
     ByteBuffer length = ByteBuffer.allocate(5).order(ByteOrder.LITTLE_ENDIAN);
@@ -289,7 +397,10 @@ final class NativeTask implements InputPartition {
     pickle.write(pinned);
     pickle.write(numbers.array());
     pickle.write(new byte[] {'t', 'R', '.'});
-    return new PythonInputPartition(planned.index(), pickle.toByteArray());
+    byte[] task = pickle.toByteArray();
+    return planned instanceof PythonInputPartition
+        ? (InputPartition) new PythonInputPartition(((PythonInputPartition) planned).index(), task)
+        : (InputPartition) streaming(task);
   }
 }
 
@@ -368,7 +479,7 @@ final class TaskReader implements PartitionReader<Object> {
   /** Leaves the rest to Python. */
   private void leave(String why) throws IOException {
     NativeTask.LOG.info("Python reads the rest of this task: {}", why);
-    PythonInputPartition left = task.rest(segments.read(), segments.offset());
+    InputPartition left = task.rest(segments.read(), segments.offset());
     segments.close();
     rest = new RowBatches(python.createReader(left), columns);
   }
@@ -412,17 +523,16 @@ final class RowBatches implements PartitionReader<Object> {
   private static final int ROWS_MAX = 4096;
   private static final int BYTES_MAX = 4 << 20;
   private final PartitionReader<InternalRow> rows;
-  private final DataType[] types;
+  private final StructType columns;
+  private final RowToColumnConverter converter;
   private final WritableColumnVector[] vectors;
   private final ColumnarBatch batch;
 
   RowBatches(PartitionReader<InternalRow> rows, StructType columns) {
     PylogReader.LEFT.incrementAndGet();
     this.rows = rows;
-    types = new DataType[columns.length()];
-    for (int i = 0; i < types.length; i++) {
-      types[i] = columns.fields()[i].dataType();
-    }
+    this.columns = columns;
+    converter = new RowToColumnConverter(columns);
     vectors = OnHeapColumnVector.allocateColumns(ROWS_MAX, columns);
     batch = new ColumnarBatch((ColumnVector[]) vectors);
   }
@@ -433,36 +543,42 @@ final class RowBatches implements PartitionReader<Object> {
       vectors[i].reset();
     }
     int count = 0;
-    int bytes = 0;
-    while (count < ROWS_MAX && bytes < BYTES_MAX && rows.next()) {
-      InternalRow row = (InternalRow) rows.get();
-      for (int i = 0; i < vectors.length; i++) {
-        bytes += copy(row, i, count);
-      }
+    while (count < ROWS_MAX && size() < BYTES_MAX && rows.next()) {
+      converter.convert((InternalRow) rows.get(), vectors);
       count++;
     }
     batch.setNumRows(count);
     return count > 0;
   }
 
-  /** Returns the bytes of a value of variable length. */
-  private int copy(InternalRow row, int i, int at) {
-    WritableColumnVector vector = vectors[i];
-    if (row.isNullAt(i)) {
-      vector.putNull(at);
-    } else if (types[i] instanceof BinaryType || types[i] instanceof StringType) {
-      byte[] value =
-          types[i] instanceof BinaryType ? row.getBinary(i) : row.getUTF8String(i).getBytes();
-      vector.putByteArray(at, value);
-      return value.length;
-    } else if (types[i] instanceof IntegerType) {
-      vector.putInt(at, row.getInt(i));
-    } else if (types[i] instanceof LongType || types[i] instanceof TimestampType) {
-      vector.putLong(at, row.getLong(i));
-    } else {
-      throw new IllegalStateException("column of type " + types[i]);
+  private long size() {
+    long size = 0;
+    for (int i = 0; i < vectors.length; i++) {
+      size += size(vectors[i], columns.fields()[i].dataType());
     }
-    return 0;
+    return size;
+  }
+
+  /** The bytes of values of variable length, and the number of elements. */
+  private static long size(WritableColumnVector vector, DataType type) {
+    if (type instanceof BinaryType || type instanceof StringType) {
+      return vector.getChild(0).getElementsAppended();
+    }
+    if (type instanceof ArrayType) {
+      WritableColumnVector elements = vector.getChild(0);
+      return elements.getElementsAppended() + size(elements, ((ArrayType) type).elementType());
+    }
+    if (type instanceof MapType) {
+      MapType map = (MapType) type;
+      return vector.getChild(0).getElementsAppended()
+          + size(vector.getChild(0), map.keyType())
+          + size(vector.getChild(1), map.valueType());
+    }
+    long size = 0;
+    for (int i = 0; type instanceof StructType && i < ((StructType) type).length(); i++) {
+      size += size(vector.getChild(i), ((StructType) type).fields()[i].dataType());
+    }
+    return size;
   }
 
   @Override
@@ -543,7 +659,7 @@ final class SliceRead {
     windowLast = in.readLong();
   }
 
-  private static String text(DataInputStream in) throws IOException {
+  static String text(DataInputStream in) throws IOException {
     byte[] bytes = new byte[in.readInt()];
     in.readFully(bytes);
     return new String(bytes, StandardCharsets.UTF_8);
@@ -567,7 +683,7 @@ final class SegmentReader {
   final long pinnedMs;
   final long lookMs;
   private final SliceRead[] reads;
-  private final String[] names;
+  private final StructType columns;
   private final BufferAllocator allocator;
   private final ObjectFile file = new ObjectFile();
   private final Decoder decoder;
@@ -579,10 +695,15 @@ final class SegmentReader {
   private boolean closed;
 
   SegmentReader(byte[] plan, StructType columns) {
+    String[] stored;
     try {
       DataInputStream in = new DataInputStream(new ByteArrayInputStream(plan));
       pinnedMs = in.readLong();
       lookMs = in.readLong();
+      stored = new String[columns.length()];
+      for (int i = 0; i < stored.length; i++) {
+        stored[i] = SliceRead.text(in);
+      }
       reads = new SliceRead[in.readInt()];
       for (int i = 0; i < reads.length; i++) {
         reads[i] = new SliceRead(in);
@@ -590,10 +711,10 @@ final class SegmentReader {
     } catch (IOException error) {
       throw new IllegalStateException(error);
     }
-    names = columns.fieldNames();
+    this.columns = columns;
     offset = reads.length == 0 ? 0 : reads[0].start;
     allocator = ArrowUtils.rootAllocator().newChildAllocator("pylog", 0, Long.MAX_VALUE);
-    decoder = new Decoder(allocator, Arrays.asList(names));
+    decoder = new Decoder(allocator, columns, stored);
   }
 
   /** The read that is not finished yet. */
@@ -655,16 +776,17 @@ final class SegmentReader {
     }
     closeCut();
     int rows = high - low;
-    ColumnVector[] vectors = new ColumnVector[names.length];
-    for (int i = 0; i < names.length; i++) {
-      vectors[i] = column(names[i], wanted, low, rows);
+    ColumnVector[] vectors = new ColumnVector[columns.length()];
+    for (int i = 0; i < vectors.length; i++) {
+      vectors[i] = column(i, wanted, low, rows);
     }
     batch = new ColumnarBatch(vectors, rows);
     offset = base + decoder.offsetAt(high - 1) + 1;
     return true;
   }
 
-  private ColumnVector column(String name, SliceRead wanted, int low, int rows) throws IOException {
+  private ColumnVector column(int i, SliceRead wanted, int low, int rows) throws IOException {
+    String name = columns.fields()[i].name();
     if (name.equals("offset")) {
       return offsets(wanted.sliceStart, low, rows);
     }
@@ -683,7 +805,7 @@ final class SegmentReader {
       time.setLong(wanted.time);
       return time;
     }
-    return new ArrowColumnVector(part(decoder.vector(name), low, rows));
+    return new ArrowColumnVector(part(decoder.vector(i), low, rows));
   }
 
   private static ConstantColumnVector constant(int rows, DataType type) {
@@ -1091,7 +1213,8 @@ final class BatchColumns {
     checkSizes();
   }
 
-  private static void count(Field field, int[] at) {
+  private static void count(Field field, int[] at) throws NotNative {
+    NotNative.check(field.getDictionary() == null, "a column with dictionary messages");
     at[0]++;
     at[1] += TypeLayout.getTypeBufferCount(field.getType());
     for (int i = 0; i < field.getChildren().size(); i++) {
@@ -1120,17 +1243,40 @@ final class BatchColumns {
     return (int) rows;
   }
 
+  Field field(String name) {
+    return (Field) fields.get(name);
+  }
+
+  /** The numbers of its first node and of its first buffer. */
+  int[] place(String name) {
+    return (int[]) ((int[]) places.get(name)).clone();
+  }
+
   int nulls(String name) throws NotNative {
-    int node = ((int[]) places.get(name))[0];
+    int node = place(name)[0];
+    NotNative.check(length(node) == rows(), "a column has another length than its batch");
+    return nulls(node);
+  }
+
+  int nulls(int node) throws NotNative {
     long nulls = records.nodes(node).nullCount();
-    boolean possible = nulls >= 0 && nulls <= rows() && records.nodes(node).length() == rows();
-    NotNative.check(possible, "a column has another length than its batch");
+    NotNative.check(nulls >= 0 && nulls <= length(node), "a column has more nulls than rows");
     return (int) nulls;
   }
 
+  int length(int node) throws NotNative {
+    long length = records.nodes(node).length();
+    NotNative.check(length >= 0 && length <= Integer.MAX_VALUE / 8, "a column is too long");
+    return (int) length;
+  }
+
+  /** Whether the values that dictionaries stand for may have so many bytes. */
+  void checkDecoded(long bytes) throws NotNative {
+    message.checkDecoded(bytes);
+  }
+
   /** A decoded buffer, which the caller releases. */
-  ArrowBuf buffer(String name, int number) throws IOException {
-    int i = ((int[]) places.get(name))[1] + number;
+  ArrowBuf buffer(int i) throws IOException {
     int at = message.body + (int) records.buffers(i).offset();
     int length = (int) records.buffers(i).length();
     return decoder.decoded(message.bytes, at, length, codec);
@@ -1144,7 +1290,7 @@ final class BatchColumns {
         "no column " + name);
     NotNative.check(nulls(name) == 0, "nulls in column " + name);
     long[] found = new long[rows()];
-    ArrowBuf values = buffer(name, 1);
+    ArrowBuf values = buffer(place(name)[1] + 1);
     try {
       NotNative.check(values.capacity() >= (long) found.length * (bits / 8), "too few numbers");
       for (int i = 0; i < found.length; i++) {
@@ -1160,33 +1306,121 @@ final class BatchColumns {
   }
 }
 
-/** The columns of a run of bytes. */
+/** The columns of a run, and what a query's columns are read from. */
 final class RunSchema {
+  static final String TOMBSTONE = "tombstone";
+  private static final String DATA = "value.";
+  private static final String VERSION = "pylog.schema.id";
   private static final ArrowType BINARY = new ArrowType.Binary();
+  private final Map<String, Field> fields = new HashMap<String, Field>();
   final Schema schema;
 
   /** Whether offsets are stored, because some have no record. */
   final boolean holes;
 
-  /** Typed runs, and columns of later versions, are left to Python. */
-  RunSchema(Schema schema) throws NotNative {
+  private final boolean typed;
+  private final StructType columns;
+  private final String[] stored;
+  private Field[] vectors;
+
+  /** What is not as expected is left to Python. */
+  RunSchema(Schema schema, StructType columns, String[] stored) throws NotNative {
     this.schema = schema;
-    Map<String, ArrowType> types = new HashMap<String, ArrowType>();
+    this.columns = columns;
+    this.stored = stored;
+    boolean known = true;
     for (int i = 0; i < schema.getFields().size(); i++) {
       Field field = (Field) schema.getFields().get(i);
-      types.put(field.getName(), field.getType());
+      fields.put(field.getName(), field);
+      known &= isKnown(field) && (field.getMetadata().isEmpty() || isDictionary(field));
     }
-    boolean bytes =
-        BINARY.equals(types.remove("key"))
-            && BINARY.equals(types.remove("value"))
-            && new ArrowType.Timestamp(TimeUnit.MICROSECOND, "UTC")
-                .equals(types.remove("timestamp"));
-    types.remove("headers");
-    Object offsets = types.remove("offset");
-    holes = offsets != null;
-    boolean known = !holes || offsets.equals(new ArrowType.Int(64, true));
-    boolean plain = schema.getCustomMetadata().isEmpty();
-    NotNative.check(bytes && known && plain && types.isEmpty(), "a run with other columns");
+    Map<String, String> metadata = schema.getCustomMetadata();
+    typed = isOf(TOMBSTONE, new ArrowType.Bool());
+    known &= typed ? metadata.size() == 1 && metadata.containsKey(VERSION) : metadata.isEmpty();
+    known &= typed != fields.containsKey("value") && isOf("key", BINARY);
+    known &= isOf("timestamp", new ArrowType.Timestamp(TimeUnit.MICROSECOND, "UTC"));
+    NotNative.check(known && fields.size() == schema.getFields().size(), "a run with other columns");
+    holes = fields.containsKey("offset");
+  }
+
+  /**
+   * By column of the query, what its vector is; null for one that is not stored. Values of another
+   * type than the query's are left to Python. A run without records may have any.
+   */
+  Field[] vectors() throws NotNative {
+    if (vectors == null) {
+      Field[] found = new Field[stored.length];
+      for (int i = 0; i < stored.length; i++) {
+        found[i] = vector(stored[i], columns.fields()[i].dataType());
+      }
+      vectors = found;
+    }
+    return vectors;
+  }
+
+  private boolean isOf(String name, ArrowType type) {
+    return fields.containsKey(name) && type.equals(((Field) fields.get(name)).getType());
+  }
+
+  private boolean isKnown(Field field) {
+    String name = field.getName();
+    if (name.startsWith(DATA)) {
+      return ArrowUtils.fromArrowField(field) != null;
+    }
+    return name.equals("key")
+        || name.equals("timestamp")
+        || name.equals("headers")
+        || name.equals(TOMBSTONE)
+        || name.equals("value") && isOf("value", BINARY)
+        || name.equals("offset") && isOf("offset", new ArrowType.Int(64, true));
+  }
+
+  private Field vector(String name, DataType type) throws NotNative {
+    if (name.isEmpty()) {
+      return null;
+    }
+    boolean struct = name.equals("value") && type instanceof StructType;
+    boolean data = struct || name.startsWith(DATA);
+    NotNative.check(typed ? !name.equals("value") || struct : !data, "values in another form");
+    if (!struct) {
+      return column(name, name, type);
+    }
+    List<Field> inside = new ArrayList<Field>();
+    StructField[] wanted = ((StructType) type).fields();
+    for (int i = 0; i < wanted.length; i++) {
+      inside.add(column(DATA + wanted[i].name(), wanted[i].name(), wanted[i].dataType()));
+    }
+    return new Field(name, FieldType.nullable(new ArrowType.Struct()), inside);
+  }
+
+  /** A column as Spark reads it: nulls if the run does not have it. */
+  private Field column(String stored, String name, DataType type) throws NotNative {
+    Field field = (Field) fields.get(stored);
+    if (field == null) {
+      return new Field(name, FieldType.nullable(new ArrowType.Null()), new ArrayList<Field>());
+    }
+    Field plain = isDictionary(field) ? values(field) : field;
+    boolean same = DataType.equalsIgnoreNullability(ArrowUtils.fromArrowField(plain), type);
+    NotNative.check(same, "column " + stored + " has another type");
+    return new Field(name, FieldType.nullable(plain.getType()), plain.getChildren());
+  }
+
+  /** Whether a column is stored as numbers of values: {@code struct<number, values: list>}. */
+  static boolean isDictionary(Field field) {
+    return field.getMetadata().containsKey("pylog.dictionary");
+  }
+
+  private static Field values(Field dictionary) throws NotNative {
+    List<Field> inside = dictionary.getChildren();
+    boolean known =
+        inside.size() == 2
+            && ((Field) inside.get(0)).getType().equals(new ArrowType.Int(16, true))
+            && ((Field) inside.get(1)).getType().equals(new ArrowType.List());
+    NotNative.check(known, "an unknown dictionary");
+    Field values = (Field) ((Field) inside.get(1)).getChildren().get(0);
+    boolean texts = values.getType().equals(new ArrowType.Utf8());
+    NotNative.check(texts || values.getType().equals(BINARY), "an unknown dictionary");
+    return values;
   }
 }
 
@@ -1194,8 +1428,9 @@ final class RunSchema {
 final class Decoder {
   private static final int SCHEMAS_MAX = 100;
   private final BufferAllocator allocator;
-  private final List<String> wanted;
-  private final Map<String, FieldVector> vectors = new HashMap<String, FieldVector>();
+  private final StructType wanted;
+  private final String[] stored;
+  private final FieldVector[] vectors;
   private final Map<ByteBuffer, RunSchema> schemas = new HashMap<ByteBuffer, RunSchema>();
   private ZstdDecompressCtx zstd;
   private Index index;
@@ -1205,9 +1440,11 @@ final class Decoder {
   /** The offset of each row, relative to the run's base; null: they follow `first`. */
   private long[] offsets;
 
-  Decoder(BufferAllocator allocator, List<String> wanted) {
+  Decoder(BufferAllocator allocator, StructType wanted, String[] stored) {
     this.allocator = allocator;
     this.wanted = wanted;
+    this.stored = stored;
+    vectors = new FieldVector[stored.length];
   }
 
   int rows() {
@@ -1227,8 +1464,9 @@ final class Decoder {
     return row < 0 ? -row - 1 : row;
   }
 
-  FieldVector vector(String name) {
-    return (FieldVector) vectors.get(name);
+  /** The values of a wanted column. */
+  FieldVector vector(int column) {
+    return vectors[column];
   }
 
   /** The index of an object, which is kept until another one is read. */
@@ -1252,7 +1490,8 @@ final class Decoder {
       ArrowBuf bytes = allocator.buffer(message.length);
       try {
         bytes.setBytes(0, message);
-        known = new RunSchema(new IpcMessage(bytes, 0, message.length).schema());
+        Schema schema = new IpcMessage(bytes, 0, message.length).schema();
+        known = new RunSchema(schema, wanted, stored);
       } finally {
         bytes.close();
       }
@@ -1273,55 +1512,22 @@ final class Decoder {
     for (int i = 1; offsets != null && i < rows; i++) {
       NotNative.check(offsets[i] > offsets[i - 1], "the offsets of a batch are not in order");
     }
-    for (int i = 0; i < schema.schema.getFields().size(); i++) {
-      Field field = (Field) schema.schema.getFields().get(i);
-      if (wanted.contains(field.getName()) && !field.getName().equals("offset")) {
-        load(field, columns);
+    VectorFiller filler = new VectorFiller(columns, allocator);
+    Field[] fields = schema.vectors();
+    for (int i = 0; i < fields.length; i++) {
+      if (fields[i] != null) {
+        filler.fill(vector(i, fields[i]), stored[i]);
       }
     }
   }
 
-  private void load(Field field, BatchColumns columns) throws IOException {
-    String name = field.getName();
-    FieldVector vector = (FieldVector) vectors.get(name);
-    if (vector == null) {
-      vector = field.createVector(allocator);
-      vectors.put(name, vector);
+  /** Spark may have closed the vector of the batch before, which takes its fields away. */
+  private FieldVector vector(int i, Field field) {
+    if (vectors[i] != null) {
+      vectors[i].close();
     }
-    boolean binary = field.getType() instanceof ArrowType.Binary;
-    int nulls = columns.nulls(name);
-    List<ArrowBuf> buffers = new ArrayList<ArrowBuf>();
-    try {
-      for (int i = 0; i < (binary ? 3 : 2); i++) {
-        buffers.add(columns.buffer(name, i));
-      }
-      check(buffers, nulls, binary);
-      vector.loadFieldBuffers(new ArrowFieldNode(rows, nulls), buffers);
-    } finally {
-      for (int i = 0; i < buffers.size(); i++) {
-        ((ArrowBuf) buffers.get(i)).close();
-      }
-    }
-  }
-
-  /** Spark reads them without a check. */
-  private void check(List<ArrowBuf> buffers, int nulls, boolean binary) throws NotNative {
-    long bits = ((ArrowBuf) buffers.get(0)).capacity();
-    NotNative.check(bits == 0 ? nulls == 0 : bits >= (rows + 7) / 8, "too few validity bits");
-    ArrowBuf second = (ArrowBuf) buffers.get(1);
-    if (!binary) {
-      NotNative.check(second.capacity() >= 8L * rows, "too few times");
-      return;
-    }
-    NotNative.check(second.capacity() >= 4L * (rows + 1), "too few positions of values");
-    long address = second.memoryAddress();
-    int before = 0;
-    for (int i = 0; i <= rows; i++) {
-      int at = Platform.getInt(null, address + 4L * i);
-      NotNative.check(at >= before, "the positions of values are not in order");
-      before = at;
-    }
-    NotNative.check(before <= ((ArrowBuf) buffers.get(2)).capacity(), "values are cut off");
+    vectors[i] = field.createVector(allocator);
+    return vectors[i];
   }
 
   /** A buffer as it was before it was compressed, which the caller releases. */
@@ -1370,13 +1576,235 @@ final class Decoder {
   }
 
   void close() {
-    Object[] all = vectors.values().toArray();
-    for (int i = 0; i < all.length; i++) {
-      ((FieldVector) all[i]).close();
+    for (int i = 0; i < vectors.length; i++) {
+      if (vectors[i] != null) {
+        vectors[i].close();
+      }
     }
-    vectors.clear();
     if (zstd != null) {
       zstd.close();
+    }
+  }
+}
+
+/** Fills vectors with the columns of a batch, and checks them: Spark reads them without a check. */
+final class VectorFiller {
+  private final BatchColumns columns;
+  private final BufferAllocator allocator;
+  private final int rows;
+
+  /** Bytes that the values of dictionaries have in all rows. */
+  private long expanded = 0;
+
+  VectorFiller(BatchColumns columns, BufferAllocator allocator) throws NotNative {
+    this.columns = columns;
+    this.allocator = allocator;
+    rows = columns.rows();
+  }
+
+  /** With a stored column; of {@code value} as a struct, each field with its own. */
+  void fill(FieldVector vector, String stored) throws IOException {
+    if (!(vector instanceof StructVector) || !stored.equals("value")) {
+      fillColumn(vector, stored);
+      return;
+    }
+    List<FieldVector> inside = vector.getChildrenFromFields();
+    for (int i = 0; i < inside.size(); i++) {
+      FieldVector field = (FieldVector) inside.get(i);
+      fillColumn(field, "value." + field.getName());
+    }
+    NotNative.check(columns.nulls(RunSchema.TOMBSTONE) == 0, "nulls in column tombstone");
+    ArrowBuf bits = columns.buffer(columns.place(RunSchema.TOMBSTONE)[1] + 1);
+    try {
+      NotNative.check(bits.capacity() >= (rows + 7) / 8, "too few tombstones");
+      load(vector, null, bits);
+    } finally {
+      bits.close();
+    }
+  }
+
+  private void fillColumn(FieldVector vector, String stored) throws IOException {
+    if (vector instanceof NullVector) {
+      vector.setValueCount(rows);
+      return;
+    }
+    columns.nulls(stored);
+    if (RunSchema.isDictionary(columns.field(stored))) {
+      fillFromDictionary(vector, columns.place(stored));
+    } else {
+      fill(vector, columns.place(stored), rows);
+    }
+    if (stored.equals("headers")) {
+      nullIfEmpty((ListVector) vector);
+    }
+  }
+
+  /** The vector and those inside of it, which have so many values at least. */
+  private void fill(FieldVector vector, int[] place, int least) throws IOException {
+    ArrowType type = vector.getField().getType();
+    int length = columns.length(place[0]);
+    NotNative.check(length >= least, "a column has too few values");
+    int nulls = columns.nulls(place[0]++);
+    int count = TypeLayout.getTypeBufferCount(type);
+    int inside = length;
+    ArrowBuf[] buffers = new ArrowBuf[count];
+    try {
+      for (int i = 0; i < count; i++) {
+        buffers[i] = columns.buffer(place[1]++);
+      }
+      long bits = buffers[0].capacity();
+      NotNative.check(bits == 0 ? nulls == 0 : bits >= (length + 7) / 8, "too few validity bits");
+      if (type instanceof ArrowType.List || type instanceof ArrowType.Map) {
+        inside = checkEnds(buffers[1], length);
+      } else if (vector instanceof BaseVariableWidthVector) {
+        long end = checkEnds(buffers[1], length);
+        NotNative.check(end <= buffers[2].capacity(), "values are cut off");
+      } else if (!(type instanceof ArrowType.Struct)) {
+        NotNative.check(buffers[1].capacity() >= size(vector, length), "too few values");
+      }
+      vector.loadFieldBuffers(new ArrowFieldNode(length, nulls), Arrays.asList(buffers));
+    } finally {
+      close(buffers);
+    }
+    List<FieldVector> children = vector.getChildrenFromFields();
+    for (int i = 0; i < children.size(); i++) {
+      fill((FieldVector) children.get(i), place, inside);
+    }
+  }
+
+  private static long size(FieldVector vector, int length) throws NotNative {
+    if (vector instanceof BitVector) {
+      return (length + 7) / 8;
+    }
+    NotNative.check(vector instanceof BaseFixedWidthVector, "a column of an unknown type");
+    return (long) length * ((BaseFixedWidthVector) vector).getTypeWidth();
+  }
+
+  /** Where values or lists end: they are in order. Returns the last one. */
+  private static int checkEnds(ArrowBuf ends, int length) throws NotNative {
+    if (length == 0) {
+      return 0;
+    }
+    NotNative.check(ends.capacity() >= 4L * (length + 1), "too few positions of values");
+    long address = ends.memoryAddress();
+    int before = 0;
+    for (int i = 0; i <= length; i++) {
+      int at = Platform.getInt(null, address + 4L * i);
+      NotNative.check(at >= before, "the positions of values are not in order");
+      before = at;
+    }
+    return before;
+  }
+
+  private void nullIfEmpty(ListVector vector) throws IOException {
+    ArrowBuf empty = allocator.buffer((rows + 7) / 8);
+    try {
+      empty.setZero(0, empty.capacity());
+      for (int row = 0; row < rows; row++) {
+        if (vector.isNull(row) || vector.getElementEndIndex(row) == vector.getElementStartIndex(row)) {
+          BitVectorHelper.setBit(empty, row);
+        }
+      }
+      ArrowBuf ends = vector.getOffsetBuffer();
+      ends.getReferenceManager().retain();
+      try {
+        load(vector, ends, empty);
+      } finally {
+        ends.close();
+      }
+    } finally {
+      empty.close();
+    }
+  }
+
+  /** Null where a bit is set. */
+  private void load(FieldVector vector, ArrowBuf ends, ArrowBuf nulls) {
+    int bytes = (rows + 7) / 8;
+    ArrowBuf there = allocator.buffer(bytes);
+    try {
+      for (int i = 0; i < bytes; i++) {
+        there.setByte(i, ~nulls.getByte(i));
+      }
+      List<ArrowBuf> buffers = new ArrayList<ArrowBuf>();
+      buffers.add(there);
+      if (ends != null) {
+        buffers.add(ends);
+      }
+      int count = BitVectorHelper.getNullCount(there, rows);
+      vector.loadFieldBuffers(new ArrowFieldNode(rows, count), buffers);
+    } finally {
+      there.close();
+    }
+  }
+
+  /** Of {@code struct<number, values: list>}, whose lists have the values of all rows. */
+  private void fillFromDictionary(FieldVector vector, int[] place) throws IOException {
+    int node = place[0];
+    int count = columns.length(node + 3);
+    boolean rightSize = columns.length(node + 1) == rows && columns.length(node + 2) == rows;
+    NotNative.check(rightSize, "a dictionary has another length than its batch");
+    int others = columns.nulls(node) + columns.nulls(node + 2) + columns.nulls(node + 3);
+    NotNative.check(others == 0, "nulls in a dictionary");
+    ArrowBuf[] buffers = new ArrowBuf[8];
+    try {
+      for (int i = 1; i < 8; i++) {
+        buffers[i] = columns.buffer(place[1] + i);
+      }
+      int nulls = columns.nulls(node + 1);
+      long bits = buffers[1].capacity();
+      NotNative.check(bits == 0 ? nulls == 0 : bits >= (rows + 7) / 8, "too few validity bits");
+      NotNative.check(buffers[2].capacity() >= 2L * rows, "too few numbers");
+      NotNative.check(checkEnds(buffers[4], rows) <= count, "lists are cut off");
+      NotNative.check(checkEnds(buffers[6], count) <= buffers[7].capacity(), "values are cut off");
+      expand(vector, buffers, nulls);
+    } finally {
+      close(buffers);
+    }
+  }
+
+  private void expand(FieldVector vector, ArrowBuf[] buffers, int nulls) throws IOException {
+    int first = buffers[4].getInt(0);
+    int count = buffers[4].getInt(4L * rows) - first;
+    int[] places = new int[rows];
+    long size = 0;
+    for (int row = 0; row < rows; row++) {
+      boolean there = nulls == 0 || BitVectorHelper.get(buffers[1], row) == 1;
+      int number = there ? (int) buffers[2].getShort(2L * row) : 0;
+      NotNative.check(!there || number >= 0 && count > number, "a number without a value");
+      places[row] = there ? first + number : -1;
+      size += there ? length(buffers[6], places[row]) : 0;
+    }
+    expanded += size;
+    columns.checkDecoded(expanded);
+    NotNative.check(size <= Integer.MAX_VALUE, "too many bytes");
+    ArrowBuf[] made = {buffers[1], allocator.buffer(4L * (rows + 1)), allocator.buffer(size)};
+    try {
+      int end = 0;
+      made[1].setInt(0, 0);
+      for (int row = 0; row < rows; row++) {
+        if (places[row] >= 0) {
+          int length = length(buffers[6], places[row]);
+          made[2].setBytes(end, buffers[7], buffers[6].getInt(4L * places[row]), length);
+          end += length;
+        }
+        made[1].setInt(4L * (row + 1), end);
+      }
+      vector.loadFieldBuffers(new ArrowFieldNode(rows, nulls), Arrays.asList(made));
+    } finally {
+      made[1].close();
+      made[2].close();
+    }
+  }
+
+  private static int length(ArrowBuf ends, int value) {
+    return ends.getInt(4L * (value + 1)) - ends.getInt(4L * value);
+  }
+
+  private static void close(ArrowBuf[] buffers) {
+    for (int i = 0; i < buffers.length; i++) {
+      if (buffers[i] != null) {
+        buffers[i].close();
+      }
     }
   }
 }

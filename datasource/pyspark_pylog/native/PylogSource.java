@@ -123,23 +123,28 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
     reader = made;
   }
 
-  /** What reads a batch without Python; null if nothing does. */
-  static NativeReader reader(StructType columns, CaseInsensitiveStringMap options) {
+  /** What reads a batch or a stream without Python; null if nothing does. */
+  static NativeReader reader(
+      StructType columns, CaseInsensitiveStringMap options, boolean streaming) {
     NativeReader found = reader;
     boolean reads =
         isSet(options, NATIVE_OPTION, NATIVE_SETTING)
             && found != null
-            && found.reads(columns, options);
+            && found.reads(columns, options, streaming);
     return reads ? found : null;
   }
 
-  /** Reads batches without Python, which plans them ({@code PylogReader.java}). */
+  /** Reads without Python, which plans ({@code PylogReader.java}). */
   public interface NativeReader {
     /** Whether it reads these columns of this log. */
-    boolean reads(StructType columns, CaseInsensitiveStringMap options);
+    boolean reads(StructType columns, CaseInsensitiveStringMap options, boolean streaming);
 
     /** A batch with the rows of another one, as columns. */
     Batch batch(Batch rows, StructType columns, CaseInsensitiveStringMap options);
+
+    /** A stream with the rows of another one, as columns. */
+    MicroBatchStream stream(
+        MicroBatchStream rows, StructType columns, CaseInsensitiveStringMap options);
   }
 }
 
@@ -356,20 +361,25 @@ final class PylogScan implements Scan {
     return found == null ? rows : found.batch(rows, columns, withWhere());
   }
 
+  private PylogSource.NativeReader reader() {
+    return reader(false);
+  }
+
   /** Null if Python reads this. The own option {@code where} is not evaluated again by Spark. */
-  private synchronized PylogSource.NativeReader reader() {
+  private synchronized PylogSource.NativeReader reader(boolean streaming) {
     if (!asked) {
       asked = true;
-      reader = options.containsKey("where") ? null : PylogSource.reader(columns, withWhere());
+      boolean own = options.containsKey("where");
+      reader = own ? null : PylogSource.reader(columns, withWhere(), streaming);
     }
     return reader;
   }
 
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
-    asked = true;
-    reader = null;
-    return inner.build().toMicroBatchStream(checkpoint);
+    PylogSource.NativeReader found = reader(true);
+    MicroBatchStream rows = inner.build().toMicroBatchStream(checkpoint);
+    return found == null ? rows : found.stream(rows, columns, options);
   }
 
   @Override

@@ -1,8 +1,9 @@
 """Plans for `PylogReader.java`, in the driver's Python: which bytes of which objects its tasks read.
 
-Java asks twice.  When Spark makes a physical plan: whether a load can be read natively at all.  When it runs the query:
-the reads of each task, at the version of the log that the query pins, as Python's own tasks would agree on one.  If
-anything fails here, the answer is that Python reads the load: its tasks then meet the same error, and report it.
+Java asks twice.  When Spark makes a physical plan, or starts a stream: whether a load can be read natively at all.
+When it runs the query, or a micro-batch: the reads of each task.  Tasks of a batch get them at the version of the log
+that the query pins, as Python's own tasks would agree on one; those of a micro-batch have them.  If anything fails
+here, the answer is that Python reads the load: its tasks then meet the same error, and report it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import logging
 import pickle
 import struct
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pyspark_pylog.open_log import kept_journal
 from pyspark_pylog.options.parse import Location, ReadOptions, read_options
+from pyspark_pylog.source.data_columns import DataColumns, names_of
 from pyspark_pylog.source.native_task import PinnedTask
-from pyspark_pylog.source.query_pins import Pin, names_of
+from pyspark_pylog.source.query_pins import names_of as names_of_pin
+from pyspark_pylog.source.read_columns import STORED, arrow_schema
 from pyspark_pylog.source.read_task import PinnedQuery, ReadTask
 from pyspark_pylog.source.task_erasures import LOOK_MS
 from spark_log.client.open_journal import storage_url
@@ -33,15 +38,6 @@ from spark_log.store.open import SCHEME
 
 logger = logging.getLogger("spark_log")
 
-COLUMNS = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-}
 READS_MAX = 100_000
 """Parts of slices in a query: all of them are sent to the JVM, some 300 bytes each."""
 LONGEST = 2**31 - 64
@@ -49,7 +45,7 @@ LONGEST = 2**31 - 64
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 FILE = "file://"
 _LENGTH = struct.Struct(">i")
-HEAD = struct.Struct(">qqi")
+HEAD = struct.Struct(">qq")
 READ = struct.Struct(">iqqqqqiqiiqqqqq")
 """`SliceRead` of Java, after its two texts."""
 
@@ -67,9 +63,10 @@ class NativePlanner:
             what, schema, query, *rest = map(bytes, _split(bytes(request)))
             count = 2 * int(rest.pop(0))
             names = [text.decode() for text in rest[:count]]
-            options = _options(tuple(zip(names[::2], names[1::2], strict=True)), schema.decode())
+            streaming = what.endswith(b"stream")
+            options = _options(tuple(zip(names[::2], names[1::2], strict=True)), schema.decode(), streaming)
             tasks = [pickle.loads(task) for task in rest[count:]]
-            parts = planned(options, query.decode(), tasks) if what == b"plan" else []
+            parts = planned(options, schema.decode(), query.decode(), tasks) if what.startswith(b"plan") else []
         except Exception as error:  # noqa: BLE001  of any kind: Python's tasks will meet it, too
             logger.debug("Python reads this load: %s", error)
             return None
@@ -90,17 +87,22 @@ def _split(joined: bytes) -> Iterator[bytes]:
 
 
 @lru_cache(maxsize=16)
-def _options(options: tuple[tuple[str, str], ...], schema: str) -> ReadOptions:
+def _options(options: tuple[tuple[str, str], ...], schema: str, streaming: bool) -> ReadOptions:
     """The options of a load.  Raises PythonReads for one that Java does not replace."""
-    columns = StructType.fromJson(json.loads(schema))
-    for field in columns:
-        if COLUMNS.get(field.name) != field.dataType.simpleString() or not field.nullable:
-            raise PythonReads(f"column {field.name} of type {field.dataType.simpleString()}")
-    parsed = read_options({name.lower(): value for name, value in options}, streaming=False)
-    if parsed.latest or parsed.of_progress or parsed.value_format != "columns":
+    columns = _columns(schema)
+    if strict := [field.name for field in columns if not field.nullable]:
+        raise PythonReads(f"column {strict[0]} is NOT NULL")
+    if texts := [field.name for field in columns if field.name in STORED and pa.types.is_string(field.type)]:
+        raise PythonReads(f"column {texts[0]} is text")
+    parsed = read_options({name.lower(): value for name, value in options}, streaming=streaming)
+    if parsed.latest or parsed.of_progress or (parsed.value_format == "json" and "value" in columns.names):
         raise PythonReads("its records are not those of slices")
     check_location(parsed.location)
     return parsed
+
+
+def _columns(schema: str) -> pa.Schema:
+    return arrow_schema(StructType.fromJson(json.loads(schema)))
 
 
 def check_location(location: Location) -> None:
@@ -114,21 +116,36 @@ def check_location(location: Location) -> None:
         raise PythonReads("its objects have replicas on brokers")
 
 
-def planned(options: ReadOptions, query: str, tasks: Sequence[object]) -> list[bytes]:
-    """Two parts for each task: its reads for Java, and the same for Python.  Raises PythonReads."""
-    checked = [task for task in tasks if isinstance(task, ReadTask)]
-    if len(checked) < len(tasks):
-        raise PythonReads("there are no tasks")
-    _check_log(checked[0])
-    pin, reads = _pinned(options, query, checked)
-    _check_reads(pin, reads, checked[0].log.version)
-    erased = {topic.topic_id: topic.erased for topic in pin.topics.values()}
-    root, window = checked[0].log.roots.store().url, options.where.window
-    found = []
-    for task, several in zip(checked, reads, strict=True):
-        found.append(_encoded(several, pin.made_ms, root, window))
-        log = replace(task.log, history=pin.history)
-        found.append(pickle.dumps(PinnedTask(log, several, task.data, erased, pin.made_ms)))
+class Version(NamedTuple):
+    """The reads of the tasks of a query, or of a micro-batch."""
+
+    reads: Sequence[Sequence[SliceRead]]
+    """By task."""
+    erased: Mapping[str, int]
+    """By topic id, the version of the last erasure that was known then."""
+    made_ms: int
+    history: str
+    """The history of the log."""
+
+
+def planned(options: ReadOptions, schema: str, query: str, tasks: Sequence[object]) -> list[bytes]:
+    """Two parts for each task: its reads for Java, and the same for Python.  Raises PythonReads.
+
+    query:  the name of a batch query; empty for a micro-batch, which is planned at one version.
+    """
+    checked = [task for task in tasks if type(task) is ReadTask]
+    if not checked or len(checked) < len(tasks):
+        raise PythonReads("there are no tasks, or others")
+    first = checked[0]
+    _check_log(first)
+    version = _pinned(options, query, checked) if query else _as_planned(checked)
+    _check_reads(version, first.log.version)
+    root, window = first.log.roots.store().url, options.where.window
+    head, found = HEAD.pack(version.made_ms, LOOK_MS) + _stored(schema, first.data), []
+    for task, reads in zip(checked, version.reads, strict=True):
+        found.append(head + _encoded(reads, root, window))
+        log = replace(task.log, history=version.history)
+        found.append(pickle.dumps(PinnedTask(log, reads, task.data, version.erased, version.made_ms)))
     return found
 
 
@@ -137,44 +154,58 @@ def _check_log(task: ReadTask) -> None:
         raise PythonReads("its objects have replicas on brokers")
     if not task.log.roots.store().url.startswith(FILE):
         raise PythonReads("its objects are not files")
-    if task.data is not None and (task.data.value is not None or task.data.stored):
-        raise PythonReads("its topics have a schema")
 
 
-def _pinned(options: ReadOptions, query: str, tasks: Sequence[ReadTask]) -> tuple[Pin, list[list[SliceRead]]]:
-    """The pin of a query, and the reads of each of its tasks at that version.  Raises what Python's tasks would."""
+def _pinned(options: ReadOptions, query: str, tasks: Sequence[ReadTask]) -> Version:
+    """The version that a query pins.  Raises what Python's tasks would."""
     # Not that of the reader: another plan of it may divide added records differently.
     scan = uuid.uuid4().hex
-    names = names_of(query, scan, tasks[0].log.token)
+    names = names_of_pin(query, scan, tasks[0].log.token)
     everything = tasks[0].with_reads([read for task in tasks for read in task.reads])
     pin, growth = PinnedQuery(options, scan, names, everything).view()
-    return pin, [PinnedQuery(options, scan, names, task).reads_at(pin, growth) for task in tasks]
+    reads = [PinnedQuery(options, scan, names, task).reads_at(pin, growth) for task in tasks]
+    return Version(reads, {topic.topic_id: topic.erased for topic in pin.topics.values()}, pin.made_ms, pin.history)
 
 
-def _check_reads(pin: Pin, reads: Sequence[Sequence[SliceRead]], version: int) -> None:
+def _as_planned(tasks: Sequence[ReadTask]) -> Version:
+    """The version at which a micro-batch is planned."""
+    return Version([task.reads for task in tasks], {}, tasks[0].log.time_ms, tasks[0].log.history)
+
+
+def _check_reads(version: Version, planned: int) -> None:
     """Raises PythonReads for reads of which records were erased since they were planned, and for too many or too long
     ones.
     """
-    if sum(map(len, reads)) > READS_MAX:
+    if sum(map(len, version.reads)) > READS_MAX:
         raise PythonReads(f"it has more than {READS_MAX:,} slices")
-    if any(pin.topics[topic].erased > version for topic in {read.topic for several in reads for read in several}):
+    topics = {read.topic_id for reads in version.reads for read in reads}
+    if any(version.erased.get(topic_id, -1) > planned for topic_id in topics):
         raise PythonReads("records were erased since it was planned")
-    if any(read.slice.length > LONGEST for several in reads for read in several):
+    if any(read.slice.length > LONGEST for reads in version.reads for read in reads):
         raise PythonReads("a slice is too long")
 
 
-def _encoded(reads: Sequence[SliceRead], pinned_ms: int, root: str, window: Window | None) -> bytes:
+def _stored(schema: str, data: DataColumns | None) -> bytes:
+    """The name in objects of each column, empty for one that is not stored."""
+    names = names_of(data)
+    return b"".join(_text(names.get(name, name if name in STORED else "")) for name in _columns(schema).names)
+
+
+def _encoded(reads: Sequence[SliceRead], root: str, window: Window | None) -> bytes:
     """The reads of a task, as `SegmentReader` of Java decodes them.
 
     root:  the URL of the directory of the objects.
     """
     folder = unquote(root.removeprefix(FILE))
-    parts = [HEAD.pack(pinned_ms, LOOK_MS, len(reads))]
+    parts = [_LENGTH.pack(len(reads))]
     for read in reads:
-        path = f"{folder}/{read.slice.object}".encode()
-        topic = read.topic.encode()
-        parts += [_LENGTH.pack(len(path)), path, _LENGTH.pack(len(topic)), topic, _numbers(read, window)]
+        parts += [_text(f"{folder}/{read.slice.object}"), _text(read.topic), _numbers(read, window)]
     return b"".join(parts)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _LENGTH.pack(len(encoded)) + encoded
 
 
 def _numbers(read: SliceRead, window: Window | None) -> bytes:

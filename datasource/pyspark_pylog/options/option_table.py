@@ -157,8 +157,8 @@ READING = (
         "nativeRead",
         "BS",
         "the setting `spark.pylog.nativeRead`, by default `true`",
-        "whether a batch query is read in the JVM where that is possible, in [a registered "
-        "session](spark-read.md#read-in-the-jvm). Without effect on a stream",
+        "whether a query is read in the JVM where that is possible, in [a registered "
+        "session](spark-read.md#read-in-the-jvm)",
     ),
     Option(
         "group.id",

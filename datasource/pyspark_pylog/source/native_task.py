@@ -1,6 +1,7 @@
 """Reads that `native/PylogReader.java` leaves to Python, in the tasks of a query that it has begun.
 
-Its driver has agreed on a version of the log (`native/plan.py`), so these tasks carry the reads of that version.
+Its driver has agreed on a version of the log (`native/plan.py`), so these tasks carry the reads of that version.  Those
+of a micro-batch are planned at one.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from pyspark_pylog.source.data_columns import where_of
 from pyspark_pylog.source.following_reader import LONG_POLL_MS, FollowingReader
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest, upto
 from pyspark_pylog.source.loss import Loss, report
+from pyspark_pylog.source.native_task import ErasureLook, PinnedTask, read_rest
 from pyspark_pylog.source.offset_format import Ends, Offset, offset_at, parse_offset
 from pyspark_pylog.source.ranges import start_offsets, topics_asked_for, wanted_partitions
 from pyspark_pylog.source.rate_limits import byte_budgets, end_within, is_due, share
@@ -168,6 +169,9 @@ class LogStreamReader(FollowingReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with plain_errors():
             prepare_process()
+            if isinstance(partition, PinnedTask | ErasureLook):
+                yield from read_rest(partition, self.schema, self.options)
+                return
             assert isinstance(partition, ReadTask)
             if isinstance(partition, LatestTask):
                 yield from read_latest(partition, self.schema, self.options)
