@@ -7,10 +7,6 @@ import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.File;
 import java.io.IOException;
-import java.lang.reflect.InvocationHandler;
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Method;
-import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
@@ -59,8 +55,12 @@ import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.AcceptsLatestSeenOffset;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
-import org.apache.spark.sql.connector.read.streaming.SparkDataStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl;
+import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.execution.RowToColumnConverter;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInputPartition;
@@ -262,17 +262,14 @@ final class NativeBatch implements Batch {
   }
 }
 
-/**
- * A stream whose tasks are read in the JVM. It stands for Spark's stream for Python sources, and has
- * its abilities, which differ between versions of Spark.
- */
-final class NativeStream implements InvocationHandler {
+/** A stream whose tasks are read in the JVM. Spark's stream for Python sources decides all else. */
+class NativeStream implements MicroBatchStream {
+  final MicroBatchStream rows;
   private final PylogReader reader;
-  private final MicroBatchStream rows;
   private final StructType columns;
   private final CaseInsensitiveStringMap options;
 
-  private NativeStream(
+  NativeStream(
       PylogReader reader,
       MicroBatchStream rows,
       StructType columns,
@@ -283,43 +280,104 @@ final class NativeStream implements InvocationHandler {
     this.options = options;
   }
 
+  /** With the abilities of Spark's stream, which differ between versions. */
   static MicroBatchStream of(
       PylogReader reader,
       MicroBatchStream rows,
       StructType columns,
       CaseInsensitiveStringMap options) {
-    List<Class> abilities = new ArrayList<Class>();
-    for (Class of = rows.getClass(); of != null; of = of.getSuperclass()) {
-      Class[] found = of.getInterfaces();
-      for (int i = 0; i < found.length; i++) {
-        if (SparkDataStream.class.isAssignableFrom(found[i])) {
-          abilities.add(found[i]);
-        }
-      }
+    if (rows instanceof SupportsTriggerAvailableNow) {
+      return new LimitedStream(reader, rows, columns, options);
     }
-    InvocationHandler handler = new NativeStream(reader, rows, columns, options);
-    Class[] all = (Class[]) abilities.toArray(new Class[0]);
-    return (MicroBatchStream) Proxy.newProxyInstance(PylogReader.class.getClassLoader(), all, handler);
+    return new SeenStream(reader, rows, columns, options);
   }
 
   @Override
-  public Object invoke(Object stream, Method method, Object[] given) throws Throwable {
-    if (method.getName().equals("equals")) {
-      return Boolean.valueOf(stream == given[0]);
-    }
-    Object found;
-    try {
-      found = method.invoke(rows, given);
-    } catch (InvocationTargetException error) {
-      throw error.getCause();
-    }
-    if (method.getName().equals("planInputPartitions")) {
-      return reader.tasks("plan stream", columns, options, null, (InputPartition[]) found);
-    }
-    if (method.getName().equals("createReaderFactory")) {
-      return new NativeFactory((PartitionReaderFactory) found, columns);
-    }
-    return found;
+  public InputPartition[] planInputPartitions(Offset start, Offset end) {
+    InputPartition[] planned = rows.planInputPartitions(start, end);
+    return reader.tasks("plan stream", columns, options, null, planned);
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return new NativeFactory(rows.createReaderFactory(), columns);
+  }
+
+  @Override
+  public Offset initialOffset() {
+    return rows.initialOffset();
+  }
+
+  @Override
+  public Offset latestOffset() {
+    return rows.latestOffset();
+  }
+
+  @Override
+  public Offset deserializeOffset(String json) {
+    return rows.deserializeOffset(json);
+  }
+
+  @Override
+  public void commit(Offset end) {
+    rows.commit(end);
+  }
+
+  @Override
+  public void stop() {
+    rows.stop();
+  }
+
+  @Override
+  public String toString() {
+    return rows.toString();
+  }
+}
+
+/** Since Spark 4.2, which asks Python for limits. */
+final class LimitedStream extends NativeStream implements SupportsTriggerAvailableNow {
+  LimitedStream(
+      PylogReader reader,
+      MicroBatchStream rows,
+      StructType columns,
+      CaseInsensitiveStringMap options) {
+    super(reader, rows, columns, options);
+  }
+
+  @Override
+  public void prepareForTriggerAvailableNow() {
+    ((SupportsTriggerAvailableNow) rows).prepareForTriggerAvailableNow();
+  }
+
+  @Override
+  public Offset latestOffset(Offset start, ReadLimit limit) {
+    return ((SupportsAdmissionControl) rows).latestOffset(start, limit);
+  }
+
+  @Override
+  public ReadLimit getDefaultReadLimit() {
+    return ((SupportsAdmissionControl) rows).getDefaultReadLimit();
+  }
+
+  @Override
+  public Offset reportLatestOffset() {
+    return ((SupportsAdmissionControl) rows).reportLatestOffset();
+  }
+}
+
+/** Before Spark 4.2. */
+final class SeenStream extends NativeStream implements AcceptsLatestSeenOffset {
+  SeenStream(
+      PylogReader reader,
+      MicroBatchStream rows,
+      StructType columns,
+      CaseInsensitiveStringMap options) {
+    super(reader, rows, columns, options);
+  }
+
+  @Override
+  public void setLatestSeenOffset(Offset offset) {
+    ((AcceptsLatestSeenOffset) rows).setLatestSeenOffset(offset);
   }
 }
 
