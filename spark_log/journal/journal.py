@@ -42,14 +42,7 @@ from spark_log.journal.upkeep import seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.journal.upkeep_thread import UpkeepThread
 from spark_log.metadata.command_base import Command
-from spark_log.metadata.decide.coordinators import (
-    check_version,
-    decide_release,
-    decide_take_over,
-    moved_error,
-    moved_to,
-    moving_to,
-)
+from spark_log.metadata.decide.coordinators import decide_release, decide_take_over, moved_error, moved_to, moving_to
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.projection import holds, is_projected, object_row
 from spark_log.metadata.replica_state import Broker
@@ -547,12 +540,9 @@ class Journal:
         Raises NotCoordinator if another process was faster, ConcurrentChange if the log has another version.
         """
         cluster = self.cluster_id
-
-        def decide(state: State, now: int) -> Decision[int]:
-            check_version(state, version)
-            return decide_take_over(state, expected, address, host, cluster)
-
-        take = Proposal(decide, takes_over=True)
+        take = Proposal(
+            lambda state, now: decide_take_over(state, expected, address, host, cluster, version), takes_over=True
+        )
         with self._proposals.turn:
             before = self.context
             self.metadata_log.context = replace(before, epoch=expected + 1)

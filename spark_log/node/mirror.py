@@ -51,7 +51,7 @@ from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
 from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.restores import history_of, new_history, restores_after
-from spark_log.metadata.state import ObjectRow, PendingCommit, State
+from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.late_files import late_text, move_late_files, open_copy
@@ -561,8 +561,7 @@ def recover(
             f"{url}, which {store.url} mirrors, can be opened: it has version {newest}, and the mirror has "
             f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
         )
-    erased = erased_in(lost, options, mirror) if force else {}
-    state = mirror.state
+    erased, state = erased_in(lost, options, mirror) if force else {}, mirror.state
     if late and not dry_run:
         logger.warning("%s came into %s late, and is moved to meta/damaged/", late_text(late), store.url)
         move_late_files(store, late)
@@ -575,33 +574,19 @@ def recover(
 def become_log(mirror: Journal, erased: Iterable[str], version: int) -> None:
     """Make a mirror a separate log.
 
+    First records that the lost log does not have: what still copies from there finds them, and stops.  All objects are
+    in this root, so the brokers of the lost log are forgotten.
+
     erased:  ids of topics of which erasures have to be repeated.
     version: the one that the mirror has, if no client of the lost log has put a record there meanwhile.
     Raises CorruptObject if objects are missing, ConcurrentChange if there is such a record.
     """
-    _end_mirror(mirror, _log_of(mirror), lacking_commits(mirror), erased, version)
-
-
-def _log_of(mirror: Journal) -> StorageLog:
-    log = mirror.metadata_log
-    assert isinstance(log, StorageLog), "it was opened from a store"
-    return log
-
-
-def _end_mirror(
-    mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommit], erased: Iterable[str], before: int
-) -> None:
-    """First records that the lost log does not have: what still copies from there finds them, and stops.
-
-    All objects are in this root, so the brokers of the lost log are forgotten.
-
-    lacking:  pending commits that the mirror lacks: they are lost.
-    """
+    log, lacking = _log_of(mirror), lacking_commits(mirror)
     form = format_of_own(mirror, log)
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
-    epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="", version=before)
+    epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="", version=version)
     history = new_history(journal.state, log.context.clock.now_ms(), log.context.unique())
-    journal.propose(BeginHistory(history=history, version=before), upkeep=False)
+    journal.propose(BeginHistory(history=history, version=version), upkeep=False)
     for text in give_up(journal, lacking):
         logger.error("%s: %s", mirror.metadata.url, text)
     if not log.form.mirrors.startswith((OF_BACKUP, UNKNOWN)):
@@ -614,3 +599,9 @@ def _end_mirror(
     journal.release(epoch)
     mirror.metadata.put(FORMAT_KEY, (form.encode(),))
     journal.finish_upkeep()
+
+
+def _log_of(mirror: Journal) -> StorageLog:
+    log = mirror.metadata_log
+    assert isinstance(log, StorageLog), "it was opened from a store"
+    return log

@@ -80,28 +80,23 @@ def check_can_move(state: State, url: str) -> None:
         )
 
 
-def check_version(state: State, version: int | None) -> None:
-    """Raises ConcurrentChange if a copy of a lost log was changed before it has become a log.
-
-    state:    of the version that is to be written.
-    version:  the one that the copy had; None: any.
-    """
-    if version is not None and state.version != version + 1:
-        raise ConcurrentChange(
-            f"a client of the lost log has put version {version + 1} into its copy meanwhile: stop all clients of the lost "
-            "log, and run this again"
-        )
-
-
-def decide_take_over(state: State, expected: int, address: str, host: str, cluster_id: str) -> Decision[int]:
+def decide_take_over(
+    state: State, expected: int, address: str, host: str, cluster_id: str, version: int | None = None
+) -> Decision[int]:
     """Take over the log from epoch `expected`, whose coordinator is dead or has released it.  The reply is the new
     epoch.
 
     A log that is being moved, or was moved, can only be taken over by the end of that move, and in another root: by the
     same move, or by a recovery.
 
-    Raises NotCoordinator if another process was faster.
+    version:  the one before; None: any.
+    Raises NotCoordinator if another process was faster, ConcurrentChange after another version.
     """
+    if version is not None and state.version != version + 1:
+        raise ConcurrentChange(
+            f"a client of the lost log has put version {version + 1} into its copy meanwhile: stop all clients of the "
+            "lost log, and run this again"
+        )
     held, moved = state.coordinator, address.removeprefix(MOVED) if address.startswith(MOVED) else ""
     if address not in (ARRIVED, RECOVERED_AS) and not (moved and moved == moving_to(held)):
         check_is_here(held)
