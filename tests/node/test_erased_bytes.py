@@ -13,6 +13,7 @@ from spark_log.net.messages import SERVED
 from spark_log.node.maintain import collect_garbage, maintain_once
 from spark_log.store.local import TEMPORARY
 from tests.hidden_bytes import files_with, forms_of
+from tests.node.replicated_logs import replicated_log
 from tests.services import Services
 from tests.thinning import merge_all, seal_all
 
@@ -140,3 +141,20 @@ def test_the_search_finds_a_text_in_all_its_forms(tmp_path: Path) -> None:
     for form in forms_of(b"secret-person"):
         (tmp_path / "file").write_bytes(b"x" + form + b"y")
         assert files_with(tmp_path, b"secret-person") == ["file"]
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_no_root_of_a_broker_and_no_compacted_topic_has_the_records(tmp_path: Path, typed: bool) -> None:
+    """The roots of the brokers and the log's own are beside each other."""
+    log = replicated_log(tmp_path)
+    configs = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01"}
+    log.create_topic(NewTopic("people", 3, configs, replication_factor=2, schema=SCHEMA if typed else None))
+    for number in range(7):
+        log.append("people", rows(typed, number))
+        if number == 3:
+            seal_all(log)
+            maintain_once(log)
+    assert found_in(tmp_path)
+    assert log.admin.erase_records("people", [KEY]).records
+    pass_the_fence(log)
+    assert found_in(tmp_path) == {}
