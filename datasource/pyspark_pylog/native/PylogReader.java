@@ -80,6 +80,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.storage.PythonStreamBlockId;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.slf4j.Logger;
@@ -419,7 +420,7 @@ final class NativeTask implements InputPartition {
 
   private PythonStreamingInputPartition streaming(byte[] task) {
     int index = ((PythonStreamingInputPartition) planned).index();
-    return new PythonStreamingInputPartition(index, task, Option.apply((Object) null));
+    return new PythonStreamingInputPartition(index, task, Option.apply((PythonStreamBlockId) null));
   }
 
   /** The task, as Python has pickled it. */
