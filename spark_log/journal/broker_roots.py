@@ -35,7 +35,7 @@ from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.read_failover import PATIENT_MS, WARN_EVERY_S, BoundedStore, copies_away, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, RootThreads
-from spark_log.metadata.replica_state import OTHER_ID, OWN_BROKER, Broker
+from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore, Swept
 from spark_log.store.local import Guard
 from spark_log.store.open import is_local, mount_of_url, open_store
@@ -289,10 +289,14 @@ class BrokerCheck:
             )
 
 
-def other_id_error(url: str, found: BrokerFile, cluster_id: str) -> WrongRoot:
-    """The error for the right root of a broker, by its random directory, with another id than the log has."""
-    return WrongRoot(
-        f"{url} {OTHER_ID} {found.cluster_id}, and the log has the id {cluster_id}: {FORMAT_KEY} was made again, or is "
+class OtherLogId(WrongRoot):
+    """The right root of a broker, by its random directory, has another id than the log."""
+
+
+def other_id_error(url: str, found: BrokerFile, cluster_id: str) -> OtherLogId:
+    """The error for such a root, with the way back."""
+    return OtherLogId(
+        f"{url} is the root of this broker, under the log id {found.cluster_id}, and the log has the id {cluster_id}: {FORMAT_KEY} was made again, or is "
         f"that of another log. Nothing is lost: stop all clients, and run `pylog repair --cluster-id {found.cluster_id}`"
     )
 

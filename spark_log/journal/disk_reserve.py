@@ -16,7 +16,6 @@ from typing import Any
 from spark_log.errors import NoSpace, StorageError
 from spark_log.journal.store_operations import Delete, Get, Op, Put, Steps
 from spark_log.metadata import records as r
-from spark_log.metadata.decide.coordinators import MOVED, MOVING
 from spark_log.store.base import ObjectStore
 
 RESERVE = "meta/reserve"
@@ -46,7 +45,7 @@ def has_reserve(store: ObjectStore) -> bool:
 def makes_room(records: Iterable[r.AnyRecord]) -> bool:
     """Whether records are put to a full disk, too.  A log moves away from it by take-overs."""
     return any(
-        record.address.startswith((MOVING, MOVED))
+        record.purpose in ("moving", "moved")
         if isinstance(record, r.TakeOverRecord)
         else isinstance(record, MAKES_ROOM)
         for record in records

@@ -45,6 +45,7 @@ from spark_log.metadata.command_base import Command
 from spark_log.metadata.decide.coordinators import decide_release, decide_take_over, moved_error, moved_to, moving_to
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.projection import holds, is_projected, object_row
+from spark_log.metadata.records import TakeOverPurpose
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.replicas import holders
 from spark_log.metadata.state import ObjectRow, State
@@ -533,16 +534,26 @@ class Journal:
 
     # ------------------------------------------------------------------------------------------------- as a coordinator
 
-    def take_over(self, expected: int, address: str, host: str, *, version: int | None = None) -> int:
-        """Become the log's coordinator after epoch `expected`; returns the new epoch.
+    def take_over(
+        self,
+        expected: int,
+        address: str,
+        host: str,
+        purpose: TakeOverPurpose = "lead",
+        *,
+        version: int | None = None,
+    ) -> int:
+        """Become the log's coordinator after epoch `expected`, or close the log for a move; returns the new epoch.
 
         version:  the last one of the log; None: any.
         Raises NotCoordinator if another process was faster, ConcurrentChange if the log has another version.
         """
         cluster = self.cluster_id
-        take = Proposal(
-            lambda state, now: decide_take_over(state, expected, address, host, cluster, version), takes_over=True
-        )
+
+        def decide(state: State, now: int) -> Decision[int]:
+            return decide_take_over(state, expected, address, host, cluster, purpose, version)
+
+        take = Proposal(decide, takes_over=True)
         with self._proposals.turn:
             before = self.context
             self.metadata_log.context = replace(before, epoch=expected + 1)

@@ -6,7 +6,7 @@ conflicts; `replay.py` applies records, `decide/` decides when to write them, `b
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,12 @@ from spark_log.bounds import (
     TimeKind,
 )
 from spark_log.groups.group import Roster
+from spark_log.metadata.replica_state import FenceCause
 from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice
+
+TakeOverPurpose: TypeAlias = Literal["lead", "moving", "moved", "arrived", "recovered"]
+"""Why the log is taken over: a coordinator leads it; it is closed until a move to another URL ends; it can be opened
+only there; a move, or a recovery, has ended in this place."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -286,15 +291,19 @@ class FenceRecord(Record, frozen=True, kw_only=True, tag="fence"):
 
 
 class TakeOverRecord(Record, frozen=True, kw_only=True, tag="take_over"):
-    """A coordinator takes over the log: batches of older epochs and of embedded writers are void from here on."""
+    """A coordinator takes over the log, or a move closes it: batches of older epochs, and of embedded writers, are void
+    from here on.
+    """
 
     epoch: Long
     """The previous epoch plus one; otherwise the record is void."""
     address: Text
-    """Its address for clients, `host:port`."""
+    """`host:port` of the coordinator, for clients.  For a move, the new URL; for its end there, and a recovery, the URL
+    of the log."""
     host: Text
     """Name of the machine, for an address that is only valid there."""
     cluster_id: Text
+    purpose: TakeOverPurpose = "lead"
 
 
 class ReleaseRecord(Record, frozen=True, kw_only=True, tag="release"):
@@ -354,6 +363,7 @@ class FenceBrokerRecord(Record, frozen=True, kw_only=True, tag="fence_broker"):
     broker: Int
     epoch: Long
     reason: Text = ""
+    cause: FenceCause = "admin"
 
 
 class ReturnBrokerRecord(Record, frozen=True, kw_only=True, tag="return_broker"):

@@ -514,7 +514,7 @@ def _take_over(state: State, record: r.TakeOverRecord) -> State | None:
     """A coordinator on shared storage takes the next epoch; one on a quorum has the epoch in which it was elected."""
     if record.epoch <= state.coordinator.epoch:
         return None
-    return replace(state, coordinator=Leadership(record.epoch, record.address, record.host, state.time))
+    return replace(state, coordinator=Leadership(record.epoch, record.address, record.host, state.time, record.purpose))
 
 
 def _release(state: State, record: r.ReleaseRecord) -> State | None:

@@ -19,7 +19,6 @@ from spark_log.metadata.copy_retention import droppable, first_dropped, keeps_ne
 from spark_log.metadata.erasures import with_copied_roots, with_former_roots
 from spark_log.metadata.leader_election import elect_leader
 from spark_log.metadata.replica_state import (
-    CHECK_REASON,
     NO_LEADER,
     OWN_BROKER,
     OWN_GROUP,
@@ -350,7 +349,7 @@ def replay_fence(state: State, record: r.FenceBrokerRecord) -> State | None:
         return None
     if known.fenced:
         return _fenced_by_hand(state, record) if known.returns else None
-    known = known._replace(fenced=True, reason=record.reason, since=state.time)
+    known = known._replace(fenced=True, reason=record.reason, cause=record.cause, since=state.time)
     state = replace(state, brokers=state.brokers.set(record.broker, known))
     return _settled(state, _groups_with(state, record.broker))
 
@@ -360,9 +359,9 @@ def _fenced_by_hand(state: State, record: r.FenceBrokerRecord) -> State | None:
 
     It gets another epoch, so that a return that is under way is void.
     """
-    if record.reason.startswith(CHECK_REASON):
+    if record.cause != "admin":
         return None
-    known = state.brokers[record.broker]._replace(reason=record.reason, epoch=state.version)
+    known = state.brokers[record.broker]._replace(reason=record.reason, cause="admin", epoch=state.version)
     return replace(state, brokers=state.brokers.set(record.broker, known))
 
 
@@ -372,7 +371,7 @@ def replay_return(state: State, record: r.ReturnBrokerRecord) -> State | None:
         return None
     gone = [r.Copy(name, record.broker, record.epoch) for name in record.missing]
     state = replay_missing(state, r.MissingRecord(copies=tuple(gone))) or state
-    known = known._replace(fenced=False, reason="", epoch=state.version, since=state.time)
+    known = known._replace(fenced=False, reason="", cause="admin", epoch=state.version, since=state.time)
     return _entered(replace(state, brokers=state.brokers.set(record.broker, known)), record.broker)
 
 

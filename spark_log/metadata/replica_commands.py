@@ -14,6 +14,7 @@ from spark_log.metadata.decide.copy_retention import decide_drop
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.pending_commits import entries_of
+from spark_log.metadata.replica_state import FenceCause
 from spark_log.metadata.state import State
 
 
@@ -69,16 +70,17 @@ class AlterBroker(Command, frozen=True, kw_only=True, tag="alter_broker"):
 class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):
     """Take a broker out of all ISRs.  The reply is False if it was fenced, or has another epoch.
 
-    If a check had fenced it, and the reason is another one, it changes to that, and the reply is True.
+    If a check had fenced it, and this is not one, it gets this reason, and the reply is True.
     """
 
     broker: Int
     epoch: Long | None = None
     """Its epoch when it did not answer; None: any."""
     reason: Text = ""
+    cause: FenceCause = "admin"
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
-        return replicas.decide_fence_broker(state, self.broker, self.epoch, self.reason)
+        return replicas.decide_fence_broker(state, self.broker, self.epoch, self.reason, self.cause)
 
 
 class ReturnBroker(PlannedCommand, frozen=True, kw_only=True, tag="return_broker"):

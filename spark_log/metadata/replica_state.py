@@ -8,19 +8,16 @@ a broker of 100,000 partitions is a small change.  Group 0 has the single replic
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 OWN_BROKER = 0
 """The log's own root."""
 OWN_GROUP = 0
 """The group of partitions whose only replica is broker 0."""
 NO_LEADER = -1
-CHECK_REASON = "its root "
-"""Begins the reason of a fence by a check of the root, and no other: the checks take the broker back.  After any other
-reason, somebody does so by hand.
-"""
-OTHER_ID = "is the root of this broker, under the log id"
-"""In the reason of a fence: the root is right, and the log's id is not.  So nothing is lost."""
+FenceCause: TypeAlias = Literal["admin", "check", "other_id"]
+"""An administrator fences a broker and takes it back; a check of its root fences it, and the checks take it back.  After
+`other_id`, the root is right, and the id of the log is not: nothing is lost."""
 
 Role = Literal["isr", "joining", "out"]
 """The role of a replica in its group.  Writers wait for `isr` and `joining`; the replicator copies to all."""
@@ -62,16 +59,18 @@ class Broker(NamedTuple):
     """Directories that it had before, with the versions at which they were replaced, the newest first."""
     mount_point: str = ""
     """Where the disk of its root was mounted on the machine that registered it; empty: not known, or the system's."""
+    cause: FenceCause = "admin"
+    """As in the record that fenced it; `admin` for a broker that is not fenced."""
 
     @property
     def returns(self) -> bool:
         """Whether it is fenced until its root passes a check."""
-        return self.fenced and self.reason.startswith(CHECK_REASON)
+        return self.fenced and self.cause != "admin"
 
     @property
     def has_other_id(self) -> bool:
         """Whether it is fenced because the log has another id than before."""
-        return self.returns and OTHER_ID in self.reason
+        return self.fenced and self.cause == "other_id"
 
 
 class ReplicaMember(NamedTuple):

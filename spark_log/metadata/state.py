@@ -20,7 +20,7 @@ from spark_log.metadata.changes import ChangedNames, merged, no_changes
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.last_commit import LastCommit
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.records import GroupCommit, Piece
+from spark_log.metadata.records import GroupCommit, Piece, TakeOverPurpose
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.model import ACKS_LEADER, Slice
 
@@ -227,15 +227,17 @@ class Restore(NamedTuple):
 
 
 class Leadership(NamedTuple):
-    """Which coordinator writes the log."""
+    """Which coordinator writes the log, or where the log moves to."""
 
     epoch: int = 0
     """Epoch of the last coordinator; 0: there was none."""
     address: str = ""
-    """`host:port`; empty: there is no coordinator, and every process that opens the log may write it."""
+    """`host:port`, or a URL as in `TakeOverRecord`; empty: there is no coordinator, and every process that opens the
+    log may write it."""
     host: str = ""
     since: int = 0
     """Time of the takeover."""
+    purpose: TakeOverPurpose = "lead"
 
     @property
     def in_force(self) -> int:

@@ -22,12 +22,13 @@ from typing import NamedTuple
 from spark_log.client.administering.brokers import return_broker
 from spark_log.client.log import Log
 from spark_log.errors import SparkLogError, StorageError, WrongRoot
+from spark_log.journal.broker_roots import OtherLogId
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import upload_epoch
 from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.column_map import last_with_copies, rows_with_copies
 from spark_log.metadata.replica_commands import FenceBroker
-from spark_log.metadata.replica_state import CHECK_REASON, Broker
+from spark_log.metadata.replica_state import Broker, FenceCause
 from spark_log.metadata.replicas import epoch_of, has_copy
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.daemon_tasks import Task
@@ -87,6 +88,7 @@ class _Root:
     error: str = ""
     wrong: bool = False
     """The root is not that of its broker, so it need not be given time."""
+    cause: FenceCause = "check"
     rolled_back: str = ""
     """The error if it lost a mark: later checks succeed, and it still has to be fenced."""
     read_ms: int | None = None
@@ -273,6 +275,7 @@ class Prober:
                 self._leave_out(root, error)
             else:
                 root.error, root.wrong = str(error) or repr(error), isinstance(error, WrongRoot)
+                root.cause = "other_id" if isinstance(error, OtherLogId) else "check"
                 root.failing_ms = root.began_ms if root.failing_ms is None else root.failing_ms
         else:
             root.error, root.wrong, root.failing_ms = "", False, None
@@ -290,8 +293,9 @@ class Prober:
 
     def _fence(self, root: _Root, failed_ms: int) -> list[str]:
         why = "is not usable" if root.wrong else f"has failed all checks for {failed_ms / 1000:.0f} s"
-        reason = f"{CHECK_REASON}{why}: {root.error}"
-        if not self._journal.propose(FenceBroker(broker=root.broker, epoch=root.known.epoch, reason=reason)):
+        reason, cause = f"its root {why}: {root.error}", root.cause
+        fence = FenceBroker(broker=root.broker, epoch=root.known.epoch, reason=reason, cause=cause)
+        if not self._journal.propose(fence):
             return []
         logger.warning("broker %d is fenced: %s", root.broker, reason)
         root.mark = None

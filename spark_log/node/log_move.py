@@ -2,7 +2,7 @@
 
 A mirror there catches up, the log ends with a record that names the new place, and the mirror becomes the log.
 
-The record is a take-over whose address is `moving to URL`.  So nothing that anybody writes in the former place
+The record is a take-over with the purpose `moving`.  So nothing that anybody writes in the former place
 afterwards counts, and every process that reads the record knows where the log will be.  Uploads that began before are
 in the former place only, and the fence of the new one rejects them.
 
@@ -24,7 +24,7 @@ from spark_log.journal.log_format import Format
 from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.storage_log import StorageLog
 from spark_log.metadata.commands import AddFormerRoot, MarkWiped
-from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, QUORUM, check_can_move, moved_to, moving_to
+from spark_log.metadata.decide.coordinators import QUORUM, check_can_move, moved_to, moving_to
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.erasures import name_of_own
 from spark_log.metadata.records import FenceRecord
@@ -69,14 +69,14 @@ def move_log(log: Log, store: ObjectStore, progress: Progress | None = None) -> 
         _come_near(log, store, progress)
     began_ms = clock.monotonic_ms()
     if not is_closed:
-        journal.take_over(journal.state.coordinator.epoch, MOVING + store.url, host="")
+        journal.take_over(journal.state.coordinator.epoch, store.url, host="", purpose="moving")
     if not moved_to(journal.state.coordinator):
         epoch = journal.state.coordinator.epoch
         try:
             _prepare(log, store, progress)
         except StorageError as error:
             raise _cancelled(journal, store.url, error) from error
-        journal.take_over(epoch, MOVED + store.url, host="")
+        journal.take_over(epoch, store.url, host="", purpose="moved")
     _open_there(journal, store)
     return MovedLog(store.url, journal.state.version, clock.monotonic_ms() - began_ms)
 
@@ -203,7 +203,7 @@ def _prepare(log: Log, store: ObjectStore, progress: Progress | None) -> None:
     assert isinstance(known, StorageLog), "it was opened from a store"
     journal = Journal(StorageLog(known.context, format_of_own(mirror, known), mirror.metadata), mirror.stores)
     last = journal.state.version
-    epoch = journal.take_over(epoch, ARRIVED, host="")
+    epoch = journal.take_over(epoch, store.url, host="", purpose="arrived")
     journal.propose(lambda state, now: Decision((FenceRecord(upto=last),), None), upkeep=False)
     journal.propose(AddFormerRoot(url=former.metadata.url), upkeep=False)
     here = name_of_own(store.url)  # the log returns to a folder that is empty by now

@@ -44,7 +44,7 @@ from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.commands import AddFormerRoot, BeginHistory, MarkErased, SetConfigs
-from spark_log.metadata.decide.coordinators import RECOVERED_AS, moved_to, moving_to
+from spark_log.metadata.decide.coordinators import moved_to, moving_to
 from spark_log.metadata.pending_commits import optional_copies
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord
 from spark_log.metadata.replay import replay
@@ -584,7 +584,9 @@ def become_log(mirror: Journal, erased: Iterable[str], version: int) -> None:
     log, lacking = _log_of(mirror), lacking_commits(mirror)
     form = format_of_own(mirror, log)
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
-    epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="", version=version)
+    epoch = journal.take_over(
+        journal.state.coordinator.epoch, mirror.metadata.url, host="", purpose="recovered", version=before
+    )
     history = new_history(journal.state, log.context.clock.now_ms(), log.context.unique())
     journal.propose(BeginHistory(history=history, version=version), upkeep=False)
     for text in give_up(journal, lacking):

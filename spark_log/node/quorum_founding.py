@@ -23,7 +23,7 @@ from spark_log.journal.log_format import QUORUM_VERSION, Format
 from spark_log.journal.object_names import DATA, FORMAT_KEY, listed
 from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import folded
-from spark_log.metadata.decide.coordinators import MOVED, MOVING, QUORUM, check_can_move, moved_to, moving_to
+from spark_log.metadata.decide.coordinators import QUORUM, check_can_move, moved_to, moving_to
 from spark_log.metadata.replay import replay
 from spark_log.metadata.restores import with_restore
 from spark_log.metadata.state import Leadership, State
@@ -71,7 +71,7 @@ def adopt_log(journal: Journal, directory: DataDirectory, voters: Voters, url: s
     if _continues(directory, restored, held):
         return Founded(journal.state.version, journal.state.time)
     if not moving_to(held):
-        journal.take_over(held.epoch, MOVING + url, host=key_text(directory.meta.key))
+        journal.take_over(held.epoch, url, host=key_text(directory.meta.key), purpose="moving")
     state = journal.state
     content = Content(state, journal.view.head, journal.context.unique())
     _begin(directory, voters, content, state.coordinator.epoch)
@@ -132,7 +132,7 @@ def end_adoption(journal: Journal, state: State, form: Format, founding: str) ->
     held, ours = journal.refresh().coordinator, state.coordinator
     url = moving_to(ours)
     if held == ours and url:
-        journal.take_over(held.epoch, MOVED + url, host=held.host)
+        journal.take_over(held.epoch, url, host=held.host, purpose="moved")
     elif not url or held.epoch != ours.epoch + 1 or moved_to(held) != url:
         raise not_continued_error(journal.metadata.url)
     ended = form.of_quorum(url, founding)

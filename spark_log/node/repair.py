@@ -249,7 +249,9 @@ def _find_loss(
         before, state = state, replay_after_loss(state, version, batch, known, stored)
         lost.append(f"{key} can be read, but follows a lost one{_content(before, state, batch)}")
         holders += [
-            Leadership(one.epoch, one.address, one.host) for one in batch.records if isinstance(one, TakeOverRecord)
+            Leadership(one.epoch, one.address, one.host, purpose=one.purpose)
+            for one in batch.records
+            if isinstance(one, TakeOverRecord)
         ]
     lost += _missing(last + 1, newest + 1)
     version = version_after_loss(newest)

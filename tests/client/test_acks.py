@@ -255,7 +255,7 @@ def test_an_old_backup_of_a_fenced_root_is_not_the_last_word(log: spark_log.Log,
     """It is mounted for a moment.  The disk that comes back in its place has the records."""
     shutil.copytree(tmp_path / "broker1", tmp_path / "backup")
     commit_on_leader(log, "u", ROWS)
-    log.journal.propose(FenceBroker(broker=1, reason="its root is not usable"))
+    log.journal.propose(FenceBroker(broker=1, reason="its root is not usable", cause="check"))
     (tmp_path / "broker1").rename(tmp_path / "disk")
     (tmp_path / "backup").rename(tmp_path / "broker1")
     replicator = Replicator(log)
@@ -264,7 +264,7 @@ def test_an_old_backup_of_a_fenced_root_is_not_the_last_word(log: spark_log.Log,
     return_broker(log.journal, 1)
     replicator.round()
     assert ends(log, "u") == (0, 9), "the copy is missing now"
-    log.journal.propose(FenceBroker(broker=1, reason="its root is not usable"))
+    log.journal.propose(FenceBroker(broker=1, reason="its root is not usable", cause="check"))
     shutil.rmtree(tmp_path / "broker1")
     (tmp_path / "disk").rename(tmp_path / "broker1")
     return_broker(log.journal, 1)
@@ -299,7 +299,7 @@ def test_a_replicator_that_was_stopped_looks_once_more(log: spark_log.Log, tmp_p
     time.sleep(0.7)
     replicator.round()
     assert ends(log, "u") == (0, 9)
-    log.journal.propose(FenceBroker(broker=1, reason="its root is not usable"))
+    log.journal.propose(FenceBroker(broker=1, reason="its root is not usable", cause="check"))
     (tmp_path / "away").rename(file)
     return_broker(log.journal, 1)
     while ends(log, "u") != (9, 9):

@@ -193,7 +193,7 @@ def test_verify_names_fenced_brokers_with_only_copies(log: Log) -> None:
             "2 objects have their only copies on broker 1, which is fenced: by hand: their records cannot be read until it "
             "is back"
         )
-    log.journal.propose(FenceBroker(broker=2, reason="its root is away"))
+    log.journal.propose(FenceBroker(broker=2, reason="its root is away", cause="check"))
     found = {problem.what: problem.message for problem in verify(log)}
     assert found.keys() == {"broker 1", "broker 1, broker 2"}
     assert "1 object has its only copies on brokers 1 and 2, which are fenced" in found["broker 1, broker 2"]
@@ -219,9 +219,9 @@ def test_more_objects_of_a_root_are_counted_seldom(
 def test_records_that_only_a_deposed_leader_has(log: Log, tmp_path: Path) -> None:
     """After an unclean election their reads fail, and the error says what to do; nothing else is lost."""
     log.append("u", [{"value": b"on both"}])
-    log.journal.propose(FenceBroker(broker=2, reason="its root is away"))
+    log.journal.propose(FenceBroker(broker=2, reason="its root is away", cause="check"))
     log.append("u", [{"value": b"on one"}])
-    log.journal.propose(FenceBroker(broker=1, reason="its root burns"))
+    log.journal.propose(FenceBroker(broker=1, reason="its root burns", cause="check"))
     return_broker(log.journal, 2)
     assert log.admin.elect_leaders("unclean") == {TopicPartition("u", 0): 2}
     move_away(tmp_path, 1)

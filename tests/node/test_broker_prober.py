@@ -190,7 +190,7 @@ def test_an_administrator_may_give_any_reason(log: Log) -> None:
     prober = Prober(log)
     for _ in range(3):
         assert prober.round(5_000) == ProbeReport()
-    assert log.journal.refresh().brokers[2].reason == "by hand: its root is to move"
+    assert log.journal.refresh().brokers[2].reason == "its root is to move"
 
 
 def test_checks_until_each_root_is_good_or_fenced(log: Log, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_the_sentences(tmp_path: Path) -> None:
     assert found["broker 2"].startswith("lacks 1 object (")
     assert "`pylog replicate`" in found["broker 2"]
     assert found["replicas"] == "1 partition with replicas that are not in sync: see the brokers"
-    log.journal.propose(FenceBroker(broker=2, reason="its root is not usable: it is gone"))
+    log.journal.propose(FenceBroker(broker=2, reason="its root is not usable: it is gone", cause="check"))
     log.journal.propose(FenceBroker(broker=1, reason="its disk is replaced tonight"))
     found = wrong(log)
     assert "`pylog broker replace 2`" in found["broker 2"]

@@ -32,7 +32,7 @@ def test_a_broker_leads_again_if_others_lead_more_than_a_share_of_its_partitions
 def test_maintain_elects_preferred_leaders_unless_that_is_disabled(tmp_path: Path) -> None:
     log = replicated_log(tmp_path, auto_leader_rebalance_enable="false")
     create_topic(log, "u", (2, 0))
-    log.journal.propose(FenceBroker(broker=2, reason="its root does not answer"))
+    log.journal.propose(FenceBroker(broker=2, reason="its root does not answer", cause="check"))
     maintain_once(log)
     assert (group_of(log.journal.refresh(), "u").leader, log.journal.state.brokers[2].fenced) == (0, False)
     log.admin.incremental_alter_configs({None: {"auto.leader.rebalance.enable": None}})

@@ -32,8 +32,8 @@ from spark_log.journal.disk_reserve import makes_room
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.commands import Append, SetConfigs
-from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, RECOVERED_AS, decide_take_over, moving_to
-from spark_log.metadata.records import CommitRecord, TakeOverRecord
+from spark_log.metadata.decide.coordinators import decide_take_over, moving_to
+from spark_log.metadata.records import CommitRecord, TakeOverPurpose, TakeOverRecord
 from spark_log.metadata.state import Leadership, State
 from spark_log.node.log_move import cancel_move, move_log
 from spark_log.node.maintain import maintain_once
@@ -195,7 +195,7 @@ def test_a_move_that_has_ended_is_not_cancelled_if_the_new_place_cannot_be_seen(
 
 def test_a_move_that_is_cancelled_while_it_runs_does_not_end(log: Log, tmp_path: Path) -> None:
     """Whichever of the two is first."""
-    new = Meanwhile(LocalStore(str(tmp_path / "new")), b'"moved"', lambda: cancel_move(opened(tmp_path / "old")))
+    new = Meanwhile(LocalStore(str(tmp_path / "new")), b'"arrived"', lambda: cancel_move(opened(tmp_path / "old")))
     with pytest.raises(InvalidRequest, match="the move to .*/new was cancelled meanwhile"):
         move_log(opened(tmp_path / "old"), new)
     with spark_log.connect(tmp_path / "old") as again:
@@ -206,8 +206,8 @@ def test_a_move_that_is_cancelled_while_it_runs_does_not_end(log: Log, tmp_path:
     with pytest.raises(InvalidRequest, match="a move that was cancelled: empty the folder, or choose another"):
         move_log(opened(tmp_path / "old"), new.inner)
     moving = opened(tmp_path / "old").journal
-    epoch = moving.take_over(moving.refresh().coordinator.epoch, f"{MOVING}file:///x", host="")
-    moving.take_over(epoch, f"{MOVED}file:///x", host="")
+    epoch = moving.take_over(moving.refresh().coordinator.epoch, "file:///x", host="", purpose="moving")
+    moving.take_over(epoch, "file:///x", host="", purpose="moved")
     assert not opened(tmp_path / "old").journal.release(epoch + 1)  # a cancel that had looked before the last record
 
 
@@ -243,7 +243,7 @@ def test_a_mirror_that_has_the_record_of_a_move_is_recovered(log: Log, tmp_path:
     new = tmp_path / "new"
     here, store = opened(tmp_path / "old"), LocalStore(str(tmp_path / "mirror"))
     begin_mirror(here, store)
-    here.journal.take_over(0, f"{MOVING}{new.as_uri()}", host="")
+    here.journal.take_over(0, new.as_uri(), host="", purpose="moving")
     Mirror(here, store).round()
     with pytest.raises(InvalidRequest, match="cannot be looked for: the log is being moved"):
         recover(store)
@@ -302,7 +302,7 @@ def test_the_own_root_may_have_a_rack(log: Log, tmp_path: Path) -> None:
         again.append("t", [{"value": "5"}])
     state = replace(state, brokers=state.brokers.set(1, state.brokers[0]))
     with pytest.raises(InvalidRequest, match="a log with brokers cannot be moved"):
-        decide_take_over(state, state.coordinator.epoch, f"{MOVING}a", "", "c")
+        decide_take_over(state, state.coordinator.epoch, "a", "", "c", "moving")
 
 
 def test_a_folder_gets_no_options_of_the_bucket_from_which_the_log_came() -> None:
@@ -314,9 +314,9 @@ def test_a_folder_gets_no_options_of_the_bucket_from_which_the_log_came() -> Non
 
 def test_a_log_moves_away_from_a_full_disk() -> None:
     """Its last records may use the reserve, those of a coordinator may not."""
-    take = TakeOverRecord(epoch=1, address=f"{MOVING}a", host="", cluster_id="c")
-    assert makes_room([take]) and makes_room([msgspec.structs.replace(take, address=f"{MOVED}a")])
-    assert not makes_room([msgspec.structs.replace(take, address="localhost:9550")])
+    take = TakeOverRecord(epoch=1, address="a", host="", cluster_id="c", purpose="moving")
+    assert makes_room([take]) and makes_room([msgspec.structs.replace(take, purpose="moved")])
+    assert not makes_room([msgspec.structs.replace(take, purpose="lead")])
 
 
 class FillsUp(Wrapper):
@@ -392,33 +392,33 @@ def _mirrored(log: Log, store: ObjectStore) -> ObjectStore:
 
 
 @pytest.mark.parametrize(
-    ("held", "address", "error"),
+    ("before", "purpose", "address", "error"),
     [
-        (f"{MOVING}a", ARRIVED, ""),
-        (f"{MOVING}a", RECOVERED_AS, ""),
-        (f"{MOVED}a", ARRIVED, ""),
-        (f"{MOVED}a", RECOVERED_AS, ""),
-        (f"{MOVING}a", f"{MOVED}a", ""),
-        (f"{MOVING}a", f"{MOVED}b", "is being moved to a"),
-        (f"{MOVING}a", f"{MOVING}a", "is being moved to a"),
-        (f"{MOVING}a", "localhost:9550", "is being moved to a"),
-        (f"{MOVED}a", f"{MOVED}a", "was moved to a"),
-        (f"{MOVED}a", "localhost:9550", "was moved to a"),
-        ("", f"{MOVED}a", "the move to a was cancelled"),
+        ("moving", "arrived", "b", ""),
+        ("moving", "recovered", "b", ""),
+        ("moved", "arrived", "b", ""),
+        ("moved", "recovered", "b", ""),
+        ("moving", "moved", "a", ""),
+        ("moving", "moved", "b", "is being moved to a"),
+        ("moving", "moving", "a", "is being moved to a"),
+        ("moving", "lead", "localhost:9550", "is being moved to a"),
+        ("moved", "moved", "a", "was moved to a"),
+        ("moved", "lead", "localhost:9550", "was moved to a"),
+        ("lead", "moved", "a", "the move to a was cancelled"),
     ],
 )
-def test_what_may_follow_a_move(held: str, address: str, error: str) -> None:
+def test_what_may_follow_a_move(before: TakeOverPurpose, purpose: TakeOverPurpose, address: str, error: str) -> None:
     """In the former place, only its end; in another root, also a recovery."""
-    state = State(coordinator=Leadership(3, held))
+    state = State(coordinator=Leadership(3, "" if before == "lead" else "a", purpose=before))
     with pytest.raises((InvalidRequest, LogMoved), match=error) if error else nullcontext():
-        assert decide_take_over(state, 3, address, "", "c").reply == 4
+        assert decide_take_over(state, 3, address, "", "c", purpose).reply == 4
 
 
 class Closing(Wrapper):
     """A storage that fails when the record that closes the log is copied."""
 
     def put_new(self, key: str, data: bytes) -> bool:
-        if b'"moving to ' in data:
+        if b'"purpose":"moving"' in data:
             raise Died
         return super().put_new(key, data)
 

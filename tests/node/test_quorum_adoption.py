@@ -19,6 +19,7 @@ from spark_log.errors import (
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY
+from spark_log.metadata.decide.coordinators import moving_to
 from spark_log.node.log_move import cancel_move, move_log
 from spark_log.node.quorum_founding import (
     adopt_log,
@@ -132,7 +133,7 @@ def test_an_adoption_that_is_killed_is_run_again(store: ObjectStore, tmp_path: P
         restored = directory.disk.load()
         content = stored_content(directory, restored)
     state, form = content.state, parse_format(store.get(FORMAT_KEY), store.url)
-    assert state.coordinator.address == f"moving to {URL}" and restored.voters == nodes.voters
+    assert moving_to(state.coordinator) == URL and restored.voters == nodes.voters
     for after in (False, True, False):
         with pytest.raises(Died):
             end_adoption(Journal.open(Dying(local, 1, after=after), create=False), state, form, content.founding)

@@ -52,7 +52,7 @@ from spark_log.metadata.replica_commands import (
     RemoveCopies,
     ReturnBroker,
 )
-from spark_log.metadata.replica_state import CHECK_REASON, OWN_BROKER, Broker
+from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import FormerRoot, State
 from spark_log.settings import cluster_config
@@ -306,9 +306,6 @@ def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
     It returns to service by `return_broker`, which nobody calls automatically, even if its root had failed before.
     """
     command = FenceBroker(broker=broker, reason=reason or "fenced by an administrator")
-    command.check_types()
-    if command.reason.startswith(CHECK_REASON):  # this would be the reason of a check
-        command = FenceBroker(broker=broker, reason=f"by hand: {command.reason}")
     return _changes(journal, command)
 
 

@@ -9,28 +9,18 @@ from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import Leadership, State
 
-MOVING = "moving to "
-"""The address of a log that is closed for a move begins with this, and ends with its new URL."""
-MOVED = "moved to "
-"""The address of a log that can only be opened in its new place begins with this, and ends with its new URL."""
-ARRIVED = "moved"
-"""The address under which a move takes the log over in its new place, before it releases the log there."""
 QUORUM = "pylog://"
 """A URL that begins with this is that of a quorum: a log that moves there leaves its objects where they are."""
-RECOVERED_AS = "recovered"
-"""The address under which a recovery takes a mirror over, before it releases the mirror."""
 
 
 def moving_to(held: Leadership) -> str:
     """The URL to which a log is being moved, that cannot be changed until then; empty if it is not."""
-    address = held.address
-    return address.removeprefix(MOVING) if address.startswith(MOVING) else ""
+    return held.address if held.purpose == "moving" else ""
 
 
 def moved_to(held: Leadership) -> str:
     """The URL to which a log was moved; empty if it is here."""
-    address = held.address
-    return address.removeprefix(MOVED) if address.startswith(MOVED) else ""
+    return held.address if held.purpose == "moved" else ""
 
 
 def closed_error(url: str) -> LogMoved:
@@ -81,7 +71,13 @@ def check_can_move(state: State, url: str) -> None:
 
 
 def decide_take_over(
-    state: State, expected: int, address: str, host: str, cluster_id: str, version: int | None = None
+    state: State,
+    expected: int,
+    address: str,
+    host: str,
+    cluster_id: str,
+    purpose: r.TakeOverPurpose = "lead",
+    version: int | None = None,
 ) -> Decision[int]:
     """Take over the log from epoch `expected`, whose coordinator is dead or has released it.  The reply is the new
     epoch.
@@ -97,20 +93,20 @@ def decide_take_over(
             f"a client of the lost log has put version {version + 1} into its copy meanwhile: stop all clients of the "
             "lost log, and run this again"
         )
-    held, moved = state.coordinator, address.removeprefix(MOVED) if address.startswith(MOVED) else ""
-    if address not in (ARRIVED, RECOVERED_AS) and not (moved and moved == moving_to(held)):
+    held, ends_it = state.coordinator, purpose == "moved"
+    if purpose not in ("arrived", "recovered") and not (ends_it and address == moving_to(held)):
         check_is_here(held)
-        if moved:
-            raise InvalidRequest(f"the move to {moved} was cancelled meanwhile")
+        if ends_it:
+            raise InvalidRequest(f"the move to {address} was cancelled meanwhile")
     if held.epoch != expected:
         raise NotCoordinator(
             f"another coordinator has taken the log over, with epoch {held.epoch}, at {held.address or 'no address'}",
             address=held.address,
             epoch=held.epoch,
         )
-    if address.startswith(MOVING):
-        check_can_move(state, address.removeprefix(MOVING))
-    new = r.TakeOverRecord(epoch=expected + 1, address=address, host=host, cluster_id=cluster_id)
+    if purpose == "moving":
+        check_can_move(state, address)
+    new = r.TakeOverRecord(epoch=expected + 1, address=address, host=host, cluster_id=cluster_id, purpose=purpose)
     return Decision((new,), new.epoch)
 
 

@@ -27,7 +27,7 @@ from spark_log.metadata.reassignments import is_moving, may_be_in
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replay_reassignments import places_of_slices
 from spark_log.metadata.replay_replicas import counted, held_by_all, lacking_isr
-from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
+from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP, FenceCause
 from spark_log.metadata.replicas import (
     Targets,
     can_lead,
@@ -454,12 +454,12 @@ def decide_alter(state: State, record: r.AlterBrokerRecord) -> Decision[bool]:
     return decide_if_changed(state, record)
 
 
-def decide_fence_broker(state: State, broker: int, epoch: int | None, reason: str) -> Decision[bool]:
+def decide_fence_broker(state: State, broker: int, epoch: int | None, reason: str, cause: FenceCause) -> Decision[bool]:
     """Fence a broker.  The reply is False if it was fenced already, or has another epoch."""
     known = _registered(state, broker)
     if epoch not in (None, known):
         return Decision((), False)
-    return decide_if_changed(state, r.FenceBrokerRecord(broker=broker, epoch=known, reason=reason))
+    return decide_if_changed(state, r.FenceBrokerRecord(broker=broker, epoch=known, reason=reason, cause=cause))
 
 
 def decide_return(state: State, broker: int, epoch: int, missing: Sequence[str]) -> Decision[bool]:

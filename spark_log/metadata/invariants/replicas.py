@@ -27,9 +27,9 @@ def brokers_have_their_directories(state: State) -> Iterator[str]:
 
 
 def only_fenced_brokers_have_reasons(state: State) -> Iterator[str]:
-    """A reason is that of a fence, and broker 0 is never fenced."""
+    """A reason and a cause are those of a fence, and broker 0 is never fenced."""
     for broker, known in state.brokers.items():
-        if (known.reason and not known.fenced) or (known.fenced and broker == OWN_BROKER):
+        if ((known.reason or known.cause != "admin") and not known.fenced) or (known.fenced and broker == OWN_BROKER):
             yield f"broker {broker} is {'fenced' if known.fenced else 'active'}, for the reason {known.reason!r}"
 
 

@@ -34,7 +34,7 @@ from spark_log.metadata.replica_commands import (
     RemoveCopies,
     ReturnBroker,
 )
-from spark_log.metadata.replica_state import CHECK_REASON, NO_LEADER, OWN_BROKER, OWN_GROUP
+from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
     can_lead,
     copies_of,
@@ -312,8 +312,8 @@ def _probe(sim: ReplicaSimulation, view: View, broker: int, memory: _Memory) -> 
     except (StorageUnavailable, WrongRoot) as error:
         since = memory.failing.setdefault(broker, sim.now)
         if sim.now - since >= sim.session_ms and not known.fenced:
-            reason = f"{CHECK_REASON}fails: {error}"
-            view, _ = yield from propose(sim, view, FenceBroker(broker=broker, epoch=known.epoch, reason=reason))
+            fence = FenceBroker(broker=broker, epoch=known.epoch, reason=f"its root fails: {error}", cause="check")
+            view, _ = yield from propose(sim, view, fence)
         return view
     memory.failing.pop(broker, None)
     if known.fenced:
@@ -321,8 +321,8 @@ def _probe(sim: ReplicaSimulation, view: View, broker: int, memory: _Memory) -> 
             view = yield from return_broker(sim, view, broker)
     elif went_back:
         sim.oracle.seen["rollbacks noticed"] += 1
-        reason = f"{CHECK_REASON}is old"
-        view, _ = yield from propose(sim, view, FenceBroker(broker=broker, epoch=known.epoch, reason=reason))
+        fence = FenceBroker(broker=broker, epoch=known.epoch, reason="its root is old", cause="check")
+        view, _ = yield from propose(sim, view, fence)
     return view
 
 

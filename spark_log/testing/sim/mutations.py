@@ -167,9 +167,16 @@ _decide_take_over = coordinators.decide_take_over
 
 
 def _take_over_from_any(
-    state: State, expected: int, address: str, host: str, cluster_id: str, version: int | None = None
+def _take_over_from_any(
+    state: State,
+    expected: int,
+    address: str,
+    host: str,
+    cluster_id: str,
+    purpose: r.TakeOverPurpose = "lead",
+    version: int | None = None,
 ) -> Decision[int]:
-    decision = _decide_take_over(state, state.coordinator.epoch, address, host, cluster_id, version)
+    decision = _decide_take_over(state, state.coordinator.epoch, address, host, cluster_id, purpose, version)
     return Decision(decision.records, expected + 1)
 
 

@@ -109,11 +109,11 @@ STATE = State(
             )
         }
     ),
-    coordinator=Leadership(15, "host:1", "host", 16),
+    coordinator=Leadership(15, "host:1", "host", 16, "moved"),
     forgotten=Map({("g", "t", 1): Forgotten(1, 2)}),
     progressed=17,
     generations=18,
-    brokers=Map({1: Broker("url", "directory", **OF_BROKER)}),
+    brokers=Map({1: Broker("url", "directory", **OF_BROKER, cause="check")}),
     placement_groups=Map({1: PlacementGroup((ReplicaMember(1, "isr", 2, 3, 4),), 1, 2)}),
     assignments=Map({OLD: (1,)}),
     groups_made=19,

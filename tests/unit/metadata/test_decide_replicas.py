@@ -505,7 +505,7 @@ def test_a_fence_by_hand_takes_the_place_of_one_by_a_check() -> None:
     """A return that is under way then is void, and the next check changes nothing."""
     log = ReplicaHistory(1)
     epoch = log.state.brokers[1].epoch
-    check = FenceBroker(broker=1, epoch=epoch, reason="its root is not usable")
+    check = FenceBroker(broker=1, epoch=epoch, reason="its root is not usable", cause="check")
     assert log.command(check) and log.state.brokers[1].returns
     since = log.state.brokers[1].since
     log.now += 60_000
@@ -513,7 +513,9 @@ def test_a_fence_by_hand_takes_the_place_of_one_by_a_check() -> None:
     known = log.state.brokers[1]
     assert (known.reason, known.since, known.returns) == ("new cable", since, False)
     assert not log.command(ReturnBroker(broker=1, epoch=epoch))
-    assert not log.command(check) and not log.command(FenceBroker(broker=1, reason="its root is not usable"))
+    assert not log.command(check) and not log.command(
+        FenceBroker(broker=1, reason="its root is not usable", cause="check")
+    )
     assert log.state.brokers[1] == known
     assert log.back(1)
 
