@@ -16,8 +16,8 @@ OWN_GROUP = 0
 """The group of partitions whose only replica is broker 0."""
 NO_LEADER = -1
 FenceCause: TypeAlias = Literal["admin", "check", "other_id"]
-"""An administrator fences a broker and takes it back; a check of its root fences it, and the checks take it back.  After
-`other_id`, the root is right, and the id of the log is not: nothing is lost."""
+"""An administrator fences a broker and takes it back; a check of its root fences it, and the checks take it back.
+After `other_id`, the root is right, and the id of the log is not: nothing is lost."""
 
 Role = Literal["isr", "joining", "out"]
 """The role of a replica in its group.  Writers wait for `isr` and `joining`; the replicator copies to all."""
@@ -60,7 +60,7 @@ class Broker(NamedTuple):
     mount_point: str = ""
     """Where the disk of its root was mounted on the machine that registered it; empty: not known, or the system's."""
     cause: FenceCause = "admin"
-    """As in the record that fenced it; `admin` for a broker that is not fenced."""
+    """The cause in the record that fenced it; `admin` for a broker that is not fenced."""
 
     @property
     def returns(self) -> bool:
