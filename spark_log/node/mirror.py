@@ -585,7 +585,7 @@ def become_log(mirror: Journal, erased: Iterable[str], version: int) -> None:
     form = format_of_own(mirror, log)
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
     epoch = journal.take_over(
-        journal.state.coordinator.epoch, mirror.metadata.url, host="", purpose="recovered", version=before
+        journal.state.coordinator.epoch, mirror.metadata.url, host="", purpose="recovered", version=version
     )
     history = new_history(journal.state, log.context.clock.now_ms(), log.context.unique())
     journal.propose(BeginHistory(history=history, version=version), upkeep=False)

@@ -167,7 +167,6 @@ _decide_take_over = coordinators.decide_take_over
 
 
 def _take_over_from_any(
-def _take_over_from_any(
     state: State,
     expected: int,
     address: str,
