@@ -63,8 +63,7 @@ UNREACHABLE_WAIT_MS = 250
 UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest)
 """A client that may read the storage may read the log, even if the coordinator rejects it, is older or requires TLS."""
 UNREAD = (InvalidRequest,)
-"""Errors after which a client of a served log reads the whole log: for example, it holds more topics than may be
-asked for."""
+"""After these, a client of a served log reads the whole log: it may hold more topics than may be asked for."""
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
 
@@ -535,25 +534,15 @@ class Journal:
     # ------------------------------------------------------------------------------------------------- as a coordinator
 
     def take_over(
-        self,
-        expected: int,
-        address: str,
-        host: str,
-        purpose: TakeOverPurpose = "lead",
-        *,
-        version: int | None = None,
+        self, expected: int, address: str, host: str, purpose: TakeOverPurpose = "lead", *, version: int | None = None
     ) -> int:
         """Become the log's coordinator after epoch `expected`, or close the log for a move; returns the new epoch.
 
         version:  the last one of the log; None: any.
         Raises NotCoordinator if another process was faster, ConcurrentChange if the log has another version.
         """
-        cluster = self.cluster_id
-
-        def decide(state: State, now: int) -> Decision[int]:
-            return decide_take_over(state, expected, address, host, cluster, purpose, version)
-
-        take = Proposal(decide, takes_over=True)
+        take_over = (expected, address, host, self.cluster_id, purpose, version)
+        take = Proposal(lambda state, now: decide_take_over(state, *take_over), takes_over=True)
         with self._proposals.turn:
             before = self.context
             self.metadata_log.context = replace(before, epoch=expected + 1)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,7 +38,6 @@ from spark_log.journal.log_format import OF_BACKUP, Format, parse_format
 from spark_log.journal.log_remains import find_remains
 from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, listed, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View, open_view
-from spark_log.journal.read_failover import CopiesAway
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
@@ -52,20 +50,16 @@ from spark_log.metadata.replica_commands import ResetReplicas
 from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.restores import history_of, new_history, restores_after
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.node.checked_copies import copy_from_any
-from spark_log.node.copy_throttle import Pace
 from spark_log.node.late_files import late_text, move_late_files, open_copy
 from spark_log.node.lost_format import UNKNOWN, format_of_own, open_mirror
 from spark_log.node.lost_log import erased_in, version_of
+from spark_log.node.mirror_copier import PARALLEL_COPIES, Copier
 from spark_log.node.rewrite import Progress
 from spark_log.node.rounds import rounds
-from spark_log.node.whole_copies import Needed, give_up, lacking_commits, needed_objects
+from spark_log.node.whole_copies import give_up, lacking_commits, needed_objects
 from spark_log.store.base import ObjectStore
-from spark_log.store.copy_object import copy_object
 from spark_log.store.retry import with_retries
 
-PARALLEL_COPIES = 4
-"""Objects that are copied at the same time."""
 FACTOR = "default.replication.factor"
 
 logger = logging.getLogger("spark_log")
@@ -181,7 +175,7 @@ class Mirror:
         away.
         """
         newest, journal = self._look()
-        copier = _Copier(self._source, self._store, progress)
+        copier = Copier(self._source, self._store, progress)
         before = journal.state.version if journal is not None else 0
         if journal is None or not self._follow(journal, newest.version, copier):
             if journal is not None and not catch_up:
@@ -252,7 +246,7 @@ class Mirror:
             self._journal = Journal.open(self._store, create=False, clock=of.clock, rng=of.rng, threads=of.threads)
         return self._journal
 
-    def _follow(self, journal: Journal, upto: int, copier: _Copier) -> bool:
+    def _follow(self, journal: Journal, upto: int, copier: Copier) -> bool:
         """Copy version by version; False if the log has deleted records or objects that the mirror lacks, or the record
         of the mirror's version, by which it is recognised.
         """
@@ -275,7 +269,7 @@ class Mirror:
         journal.refresh()
         return True
 
-    def _copy_pending(self, copier: _Copier) -> None:
+    def _copy_pending(self, copier: Copier) -> None:
         """Copy objects of pending commits with acks=1 that active brokers have: so they survive the loss of the log.
 
         Nobody waits for them: the others, and those of a root that does not answer, are copied when they are visible.
@@ -335,7 +329,7 @@ class Mirror:
                 "separate log"
             )
 
-    def _jump(self, copier: _Copier) -> None:
+    def _jump(self, copier: Copier) -> None:
         """Copy the objects of the newest state, and write this state as the newest checkpoints of the mirror."""
         gone = ""
         while True:
@@ -455,58 +449,6 @@ def _write_checkpoints(view: View, context: Context) -> Steps[None]:
     for _ in range(KEPT_CHECKPOINTS):
         view, _ = yield from checkpoint(view, context)
     yield from truncate(view, context)
-
-
-def _copy(source: Journal, target: ObjectStore, name: str, row: ObjectRow | None) -> int | None:
-    """Copy an object from any root that has a good copy; its size, or None if it is gone.
-
-    If all are damaged, one is copied as it is: the mirror would not continue with what comes later.
-    Raises StorageUnavailable if the newest state has it, and the root that does cannot be reached.
-    """
-    try:
-        return copy_from_any(source.objects, target, name, row, Pace(source.context.clock))
-    except ObjectNotFound:
-        return None
-    except CopiesAway:
-        if name in source.newest.objects:
-            raise
-        return None
-    except CorruptObject as error:
-        if row is None:
-            raise
-        size = copy_object(source.objects, target, name, row.size)
-        logger.warning("%s is mirrored as it is, because it is damaged: run `pylog verify --deep`: %s", name, error)
-        return size
-
-
-@dataclass(slots=True)
-class _Copier:
-    """Copies objects from root to root, and counts them."""
-
-    source: Journal
-    target: ObjectStore
-    progress: Progress | None = None
-    objects: int = 0
-    bytes: int = 0
-
-    def copy(self, wanted: Needed) -> str:
-        """Copy objects; the name of one that is gone, and "" if none is.
-
-        An object that is there already has the same content.  Raises CorruptObject for one of another size, and
-        StorageUnavailable for one whose root cannot be reached.
-        """
-        total, at, wanted = sum(row.size for row in wanted.values() if row is not None), 0, dict(sorted(wanted.items()))
-        with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-mirror") as pool:
-            copies = pool.map(partial(_copy, self.source, self.target), wanted, wanted.values())
-            for name, copied in zip(wanted, copies, strict=True):
-                if copied is None:
-                    return name
-                self.objects += 1
-                self.bytes += copied
-                at += copied
-                if self.progress is not None:
-                    self.progress("copy", min(at, total), total)
-        return ""
 
 
 # ------------------------------------------------------------------------------------------------------------- recovery
