@@ -53,7 +53,7 @@ from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.late_files import late_text, move_late_files, open_copy
 from spark_log.node.lost_format import UNKNOWN, format_of_own, open_mirror
 from spark_log.node.lost_log import erased_in, version_of
-from spark_log.node.mirror_copier import PARALLEL_COPIES, Copier
+from spark_log.node.mirror_copier import PARALLEL_COPIES, MirrorCopier
 from spark_log.node.rewrite import Progress
 from spark_log.node.rounds import rounds
 from spark_log.node.whole_copies import give_up, lacking_commits, needed_objects
@@ -175,7 +175,7 @@ class Mirror:
         away.
         """
         newest, journal = self._look()
-        copier = Copier(self._source, self._store, progress)
+        copier = MirrorCopier(self._source, self._store, progress)
         before = journal.state.version if journal is not None else 0
         if journal is None or not self._follow(journal, newest.version, copier):
             if journal is not None and not catch_up:
@@ -246,7 +246,7 @@ class Mirror:
             self._journal = Journal.open(self._store, create=False, clock=of.clock, rng=of.rng, threads=of.threads)
         return self._journal
 
-    def _follow(self, journal: Journal, upto: int, copier: Copier) -> bool:
+    def _follow(self, journal: Journal, upto: int, copier: MirrorCopier) -> bool:
         """Copy version by version; False if the log has deleted records or objects that the mirror lacks, or the record
         of the mirror's version, by which it is recognised.
         """
@@ -269,7 +269,7 @@ class Mirror:
         journal.refresh()
         return True
 
-    def _copy_pending(self, copier: Copier) -> None:
+    def _copy_pending(self, copier: MirrorCopier) -> None:
         """Copy objects of pending commits with acks=1 that active brokers have: so they survive the loss of the log.
 
         Nobody waits for them: the others, and those of a root that does not answer, are copied when they are visible.
@@ -329,7 +329,7 @@ class Mirror:
                 "separate log"
             )
 
-    def _jump(self, copier: Copier) -> None:
+    def _jump(self, copier: MirrorCopier) -> None:
         """Copy the objects of the newest state, and write this state as the newest checkpoints of the mirror."""
         gone = ""
         while True:

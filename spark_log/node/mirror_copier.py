@@ -47,7 +47,7 @@ def _copy(source: Journal, target: ObjectStore, name: str, row: ObjectRow | None
 
 
 @dataclass(slots=True)
-class Copier:
+class MirrorCopier:
     """Copies objects from root to root, and counts them."""
 
     source: Journal

@@ -16,7 +16,7 @@ from spark_log.errors import CorruptObject, InvalidRequest, LogRestored, NoLog
 from spark_log.journal.object_names import LOG, log_key, log_version
 from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, begin_mirror, recover
-from spark_log.node.mirror_copier import Copier
+from spark_log.node.mirror_copier import MirrorCopier
 from spark_log.node.repair import repair
 from spark_log.node.serve import start
 from spark_log.node.serve_config import ServeConfig
@@ -434,7 +434,7 @@ def test_a_first_copy_that_was_under_way_during_a_recovery_leaves_no_checkpoint(
     Mirror(log, LocalStore(root)).round()
     append_small(log, 5, first=3)
     recover(LocalStore(root), force=True)
-    copier = Copier(log.journal, LocalStore(root))
+    copier = MirrorCopier(log.journal, LocalStore(root))
     with pytest.raises(InvalidRequest, match="is a separate log"):
         late._jump(copier)
     assert len(values(spark_log.connect(root))) == 9
@@ -449,7 +449,7 @@ def test_a_first_copy_that_dies_beside_another_one_leaves_a_whole_log(
     Mirror(log, LocalStore(root)).round()
     append_small(log, 5, first=3)
     with suppress(Died):
-        late._jump(Copier(log.journal, LocalStore(root)))
+        late._jump(MirrorCopier(log.journal, LocalStore(root)))
     copy = spark_log.connect(root)
     assert values(copy) == values(log)[: len(values(copy))]
     assert Mirror(log, LocalStore(root)).round().behind == 0
