@@ -25,9 +25,33 @@ from benchmarks.beside_kafka.machine import cpu_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "id BIGINT, country STRING, amount DOUBLE, text STRING, numbers ARRAY<INT>"
+
+
+def write(spark: SparkSession, url: str, count: int) -> None:
+    """Write a plain topic with `count` rows, and one with headers and a typed one with a quarter of them."""
+    spark_log.connect(url).create_topic(spark_log.NewTopic("t", common.PARTITIONS))
+    rows = spark.range(count).select(
+        F.col("id").cast("string").alias("key"),
+        F.rpad(F.sha2(F.col("id").cast("string"), 256), 100, "x").alias("value"),
+    )
+    rows.write.format("pylog").mode("append").option("topic", "t").save(url)
+    some = rows.limit(max(count // 4, 1))
+    header = F.array(F.struct(F.lit("h").alias("key"), F.col("key").cast("binary").alias("value")))
+    spark_log.connect(url).create_topic(spark_log.NewTopic("headers", common.PARTITIONS))
+    some.withColumn("headers", header).write.format("pylog").mode("append").option("topic", "headers").save(url)
+    spark_log.connect(url).create_topic(spark_log.NewTopic("typed", common.PARTITIONS, schema=SCHEMA))
+    typed = some.selectExpr(
+        "key",
+        "bigint(key) id",
+        "concat('C', key % 20) country",
+        "key / 7 amount",
+        "value text",
+        "array(int(key), 1) numbers",
+    )
+    typed.write.format("pylog").mode("append").option("topic", "typed").save(url)
 
 
 def main() -> None:
@@ -35,26 +59,7 @@ def main() -> None:
     spark = common.session()
     with common.folder() as folder:
         url, table = f"{folder}/log", f"{folder}/table"
-        spark_log.connect(url).create_topic(spark_log.NewTopic("t", common.PARTITIONS))
-        rows = spark.range(given.rows).select(
-            F.col("id").cast("string").alias("key"),
-            F.rpad(F.sha2(F.col("id").cast("string"), 256), 100, "x").alias("value"),
-        )
-        rows.write.format("pylog").mode("append").option("topic", "t").save(url)
-        some = rows.limit(max(given.rows // 4, 1))
-        header = F.array(F.struct(F.lit("h").alias("key"), F.col("key").cast("binary").alias("value")))
-        spark_log.connect(url).create_topic(spark_log.NewTopic("headers", common.PARTITIONS))
-        some.withColumn("headers", header).write.format("pylog").mode("append").option("topic", "headers").save(url)
-        spark_log.connect(url).create_topic(spark_log.NewTopic("typed", common.PARTITIONS, schema=SCHEMA))
-        typed = some.selectExpr(
-            "key",
-            "bigint(key) id",
-            "concat('C', key % 20) country",
-            "key / 7 amount",
-            "value text",
-            "array(int(key), 1) numbers",
-        )
-        typed.write.format("pylog").mode("append").option("topic", "typed").save(url)
+        write(spark, url, given.rows)
 
         def load(topic: str = "t", **options: str) -> DataFrame:
             return spark.read.format("pylog").options(subscribe=topic, **options).load(url)

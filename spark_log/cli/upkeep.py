@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spark_log.node.repair import RepairReport
 
 
+GIVEN_UP = "give up all records of which no broker has a good copy, and those of damaged slice indexes"
 NAMED_MAX = 3
 """Objects that a line names."""
 
@@ -313,11 +314,7 @@ def verify(
     if wrong:
         raise click.UsageError(wrong)
     if lose_data:
-        confirmed(
-            "give up all records of which no broker has a good copy, and those of damaged slice indexes",
-            dry_run=False,
-            yes=yes,
-        )
+        confirmed(GIVEN_UP, dry_run=False, yes=yes)
     log = session.connect()
     copy = None if repair_from is None else _copy(repair_from, options)
     looked = dict[str, int]()

@@ -17,7 +17,6 @@ from spark_log.journal.object_names import LOG, log_key, log_version
 from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.mirror_copier import MirrorCopier
-from spark_log.node.repair import repair
 from spark_log.node.serve import start
 from spark_log.node.serve_config import ServeConfig
 from spark_log.node.verify import verify
@@ -434,9 +433,8 @@ def test_a_first_copy_that_was_under_way_during_a_recovery_leaves_no_checkpoint(
     Mirror(log, LocalStore(root)).round()
     append_small(log, 5, first=3)
     recover(LocalStore(root), force=True)
-    copier = MirrorCopier(log.journal, LocalStore(root))
     with pytest.raises(InvalidRequest, match="is a separate log"):
-        late._jump(copier)
+        late._jump(MirrorCopier(log.journal, LocalStore(root)))
     assert len(values(spark_log.connect(root))) == 9
 
 
@@ -452,15 +450,13 @@ def test_a_first_copy_that_dies_beside_another_one_leaves_a_whole_log(
         late._jump(MirrorCopier(log.journal, LocalStore(root)))
     copy = spark_log.connect(root)
     assert values(copy) == values(log)[: len(values(copy))]
-    assert Mirror(log, LocalStore(root)).round().behind == 0
-    copy = spark_log.connect(root)
-    assert values(copy) == values(log) and verify(copy, deep=True) == []
+    assert Mirror(log, LocalStore(root)).round().behind == 0 and verify(spark_log.connect(root), deep=True) == []
+    assert values(spark_log.connect(root)) == values(log)
 
 
 def test_a_record_that_another_copy_has_put_and_deleted_is_not_missing(log: spark_log.Log, root: str) -> None:
     """After the checkpoints that replace it."""
-    mirror = Mirror(log, Deleted(LocalStore(root)))
-    assert mirror.round().behind == 0
+    assert Mirror(log, Deleted(LocalStore(root))).round().behind == 0
     assert values(spark_log.connect(root)) == values(log)
 
 
@@ -597,16 +593,8 @@ def test_a_process_that_has_the_mirror_open_changes_the_recovered_log(log: spark
     assert len(values(copy)) == 12
 
 
-def test_repair_refuses_a_mirror(log: spark_log.Log, root: str) -> None:
-    """A new one costs a copy."""
-    Mirror(log, LocalStore(root)).round()
-    with pytest.raises(InvalidRequest, match="begin a new mirror in an empty folder"):
-        repair(LocalStore(root), is_alive=lambda holder: False)
-
-
 def test_a_root_within_the_logs_is_refused(log: spark_log.Log, tmp_path: Path) -> None:
     """Garbage collection would find its objects."""
-    with pytest.raises(InvalidRequest, match="must not lie within each other"):
-        begin_mirror(log, LocalStore(str(tmp_path / "log" / "data" / "mirror")))
-    with pytest.raises(InvalidRequest, match="must not lie within each other"):
-        begin_mirror(log, LocalStore(str(tmp_path)))
+    for place in (tmp_path / "log" / "data" / "mirror", tmp_path):
+        with pytest.raises(InvalidRequest, match="must not lie within each other"):
+            begin_mirror(log, LocalStore(str(place)))

@@ -16,6 +16,7 @@ from spark_log.metadata.decide.coordinators import decide_take_over
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.state import Leadership
 from spark_log.node.log_id import NEW_ID
+from spark_log.node.mirror import begin_mirror
 from spark_log.node.repair import RepairReport
 from spark_log.node.repair import repair as run_repair
 from spark_log.store.base import ObjectStore
@@ -277,3 +278,11 @@ def test_a_log_that_a_coordinator_serves_is_refused(store: LocalStore) -> None:
     with pytest.raises(InvalidRequest, match=r"coordinator at 127\.0\.0\.1:1 serves"):
         repair(store, alive=True)
     assert not repair(store).lost
+
+
+def test_a_mirror_is_not_repaired(store: LocalStore, tmp_path: Path) -> None:
+    """A new one costs a copy."""
+    mirror = LocalStore(str(tmp_path / "mirror"))
+    begin_mirror(spark_log.connect(store.url), mirror)
+    with pytest.raises(InvalidRequest, match="begin a new mirror in an empty folder"):
+        run_repair(mirror, is_alive=lambda holder: False)
