@@ -79,6 +79,8 @@ class Connections:
         self._of_principal: Counter[str] = Counter()
         self._paid_until_s: dict[str, float] = {}
         """By network: when all of its connections that count are within `strangers_per_s`."""
+        self._waiting: dict[str, dict[Peer, Callable[[], object]]] = {}
+        """By network, those that wait until they are opened, oldest first, and what opens them."""
 
     def __len__(self) -> int:
         return len(self._clients) + self._silent_count
@@ -119,6 +121,24 @@ class Connections:
             self._paid_until_s[peer.network] -= 1 / self.limits.strangers_per_s
         peer.is_charged = False
 
+    def wait(self, peer: Peer, go_on: Callable[[], object]) -> None:
+        """A connection waits for the time that `charge` returned, or until `go_on` is called."""
+        self._waiting.setdefault(peer.network, {})[peer] = go_on
+
+    def end_wait(self, peer: Peer) -> None:
+        """A connection is opened or closed."""
+        waiting = self._waiting.get(peer.network, {})
+        waiting.pop(peer, None)
+        if not waiting:
+            self._waiting.pop(peer.network, None)
+
+    def _open_next(self, network: str) -> None:
+        """The oldest connection that waits takes the place of one that does not count any more."""
+        if waiting := self._waiting.get(network):
+            peer, go_on = next(iter(waiting.items()))
+            self.end_wait(peer)
+            go_on()
+
     def displace(self, count: int) -> int:
         """Close `count` silent connections.  Returns how many there were to close."""
         for closed in range(count):
@@ -136,7 +156,9 @@ class Connections:
         quota:  limit of connections with this token; None: no limit.
         Raises CoordinatorNotAvailable above the connection limits, QuotaExceeded above the quota.
         """
-        self.refund(peer)
+        if peer.is_charged:
+            self.refund(peer)
+            self._open_next(peer.network)
         if peer.principal == principal:
             return
         if quota is not None and self._of_principal[principal] >= quota:

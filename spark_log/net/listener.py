@@ -10,6 +10,7 @@ import ssl
 import time
 from asyncio import sslproto
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from spark_log.net.connection_limits import Connections, Peer
@@ -107,16 +108,24 @@ class Listener:
     async def _connect(self, accepted: socket.socket, peer: Peer, wait_s: float) -> None:
         """Do the TLS handshake, then pass the connection to its protocol."""
         if wait_s:
-            try:
-                await asyncio.sleep(wait_s)
-            except asyncio.CancelledError:
-                self._connections.refund(peer)
-                raise
+            await self._wait(peer, wait_s)
         within_s = None if self.tls is None else self._connections.limits.request_ms / 1000
         transport, _ = await self._loop.connect_accepted_socket(
             lambda: self._make(peer), accepted, ssl=self.tls, ssl_handshake_timeout=within_s
         )
         peer.close = transport.abort
+
+    async def _wait(self, peer: Peer, wait_s: float) -> None:
+        turn = asyncio.Event()
+        self._connections.wait(peer, turn.set)
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(turn.wait(), wait_s)
+        except asyncio.CancelledError:
+            self._connections.refund(peer)
+            raise
+        finally:
+            self._connections.end_wait(peer)
 
     def _opened(self, accepted: socket.socket, peer: Peer, opening: asyncio.Task[None]) -> None:
         self._opening.discard(opening)

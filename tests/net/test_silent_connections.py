@@ -252,6 +252,20 @@ def test_handshakes_without_a_token_are_limited(
     services.stop(running)
 
 
+def test_clients_that_start_together_do_not_wait_for_the_limit(services: Services, tmp_path: Path) -> None:
+    """Each one that has sent its token opens the next one that waits, which would otherwise take its second."""
+    running = services.start(tmp_path / "log", limits=ConnectionLimits(strangers_per_s=1), tokens=TOKENS)
+    request = b"POST /v1/commands HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nContent-Length: 2\r\n\r\n{}"
+    with closing(Holder(running.coordinator.address)) as holder:
+        holder.hold(60)
+        for connection in holder.open:
+            connection.sendall(request % WRITE.encode())
+        for connection in holder.open:
+            connection.settimeout(20)
+            assert connection.recv(12) == b"HTTP/1.1 400"
+    services.stop(running)
+
+
 def test_a_wrong_token_ends_the_connection(services: Services, tmp_path: Path) -> None:
     """Another request is another connection, of which an address may open few."""
     running = services.start(tmp_path / "log", limits=LIMITS, tokens=TOKENS)

@@ -133,3 +133,22 @@ def test_connections_with_a_valid_token_do_not_count() -> None:
     pool.connections.refund(third)
     pool.connections.refund(third)
     assert pool.connections.charge(pool.accept(), 5.0) == 1.0
+
+
+def test_each_valid_token_opens_the_oldest_connection_that_waits() -> None:
+    """Of its address; thousands of clients that start together wait for each other, and not for the limit."""
+    pool, opened = Pool(strangers_per_s=1), list[int]()
+    first, second = pool.accept(), pool.accept()
+    waiting = [pool.accept() for _ in range(3)]
+    other = pool.accept("198.51.100.7")
+    for number, one in enumerate([*waiting, other]):
+        pool.connections.wait(one, lambda number=number: opened.append(number))  # type: ignore[misc]
+    pool.connections.establish(first, "billing")
+    pool.connections.establish(first, "billing")
+    assert opened == [0]
+    pool.connections.end_wait(waiting[1])
+    pool.connections.refund(waiting[1])
+    assert opened == [0]
+    pool.connections.establish(second, "billing")
+    pool.connections.establish(waiting[0], "billing")
+    assert opened == [0, 2]
