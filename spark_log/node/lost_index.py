@@ -3,7 +3,8 @@ any more, or found, to be given up.
 
 The slices of a lost index are unknown, and so are their objects: the segments of an object do not contain their
 offsets. If only one index is lost, its slices are those that are counted in the objects but that no readable entry
-names. Otherwise their objects are kept until the last lost index is pruned.
+names. Otherwise their objects are kept until the last lost index is pruned, or until all can be read again and
+`drop_unnamed` finds them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spark_log.metadata.pending_commits import entries_with_pending
 from spark_log.metadata.records import Piece
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
-from spark_log.metadata.swaps import Rewrite, resolve
+from spark_log.metadata.swaps import Rewrite, resolve, unread_slice
 from spark_log.model import Slice
 
 
@@ -48,6 +49,33 @@ def prune_lost(state: State, context: Context) -> Steps[None]:
     ]
     uncounted = yield from uncounted_without(state, lost)
     yield from swap_in(context, state.version, history_of(state), rewrites, uncounted=uncounted)
+
+
+def drop_unnamed(state: State, context: Context) -> Steps[State]:
+    """Drop live objects that no entry names, if all slice indexes can be read.
+
+    One of several lost indexes that was pruned has left them, and the others were restored since.  Nothing can name
+    such an object again, so two processes may do this at the same time.
+    """
+    everything = entries_with_pending(state)
+    known, unread = yield from read_known(chain.from_iterable(everything.values()))
+    if unread:
+        return state
+    named = {one.object for entries in everything.values() for one in (*entries, *resolve(entries, known))}
+    unnamed = {name: row.live for name, row in state.objects.items() if name not in named}
+    rewrite = next((_unchanged(state, key) for key, part in state.partitions.items() if part.entries), None)
+    if not unnamed or rewrite is None:
+        return state
+    state, _ = yield from swap_in(context, state.version, history_of(state), [rewrite], uncounted=unnamed)
+    return state
+
+
+def _unchanged(state: State, key: TopicKey) -> Rewrite:
+    """A rewrite of an entry that stays as it is: a swap has at least one."""
+    part = state.partitions[key]
+    entry = part.entries[0]
+    one, pieces = ([unread_slice(entry)], (entry,)) if isinstance(entry, Piece) else ([entry], ())
+    return Rewrite(key, part.edition, (entry,), one, one, sealed=False, unread=pieces)
 
 
 def find_unread(state: State) -> Steps[list[tuple[TopicKey, Piece]]]:

@@ -31,7 +31,7 @@ from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.checked_copies import SourceFailed, is_good
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.failure_isolation import raise_failure, resolve_each
-from spark_log.node.lost_index import find_unread
+from spark_log.node.lost_index import drop_unnamed, find_unread
 from spark_log.node.rewrite import Rewriting, open_spool, rewrite
 from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.set_aside import SetAside
@@ -59,7 +59,7 @@ def lost_objects(state: State) -> list[str]:
 def give_up_lost(log: Log) -> list[GivenUp]:
     """Give up the records of objects that no root has any more, and of slice indexes that cannot be read.
 
-    Returns the offsets that have no records from now on.
+    Also drops objects that formerly lost indexes have left.  Returns the offsets that have no records from now on.
 
     First looks at each root that may have a copy.  A copy that is found there is recorded, and its records are kept.
     Raises InvalidRequest if a broker with such a root is fenced; StorageUnavailable or WrongRoot if its root, or that
@@ -76,6 +76,7 @@ def give_up_lost(log: Log) -> list[GivenUp]:
         view = yield from metadata_log.refresh(known)
         view, found = yield from decided(metadata_log, view, give_up_indexes(view.state, context, indexes))
         view, more = yield from decided(metadata_log, view, give_up(view.state, context, looked))
+        view, _ = yield from decided(metadata_log, view, drop_unnamed(view.state, context))
         return view, [*found, *more]
 
     view, found = journal.run(run())

@@ -36,7 +36,7 @@ from spark_log.node.compaction_rounds import compact as compact_steps
 from spark_log.node.copy_throttle import pace_of
 from spark_log.node.erasure_ends import dead_before_ms, mark_metadata, mark_own_root, sweep_data
 from spark_log.node.failure_isolation import Failures, OnFailure, partition_name
-from spark_log.node.lost_index import prune_lost
+from spark_log.node.lost_index import drop_unnamed, prune_lost
 from spark_log.node.maintain_brokers import BrokerUpkeep, BrokerUpkeepReport
 from spark_log.node.maintain_report import MaintainReport, Plan
 from spark_log.node.merge import Tally
@@ -330,8 +330,11 @@ class _Round:
     def _rewrite(self) -> Steps[None]:
         done = self._done
         state, memory, now_ms = self._state, self._memory, self._context.clock.now_ms()
+        had_index = any(one.is_index for _, one in memory.aside)
         again = yield from self._change("reading again", read_again(state, memory.aside, now_ms, self._failed), [])
         memory.plan_again(again)
+        if had_index and again:
+            yield from self._change("dropping objects without slices", drop_unnamed(self._state, self._context), state)
         if self._moves and moving(state):
             how = Moving(
                 on_failure=self._failed, aside=memory.aside, progress=self._progress, pace=pace_of(self._log).take

@@ -62,6 +62,7 @@ INDEXES_AT_ONCE = 48
 SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
 HARMLESS = "no data is lost: no objects are deleted until `gc.fence.age.ms` has passed, and then this list is removed"
 BROKEN = "this is a fault of pylog: report this line, and keep a copy of `meta/` for it"
+DROP = "a lost slice index has left it: if all slice indexes can be read, `pylog verify --repair --lose-data` drops it"
 RESTORE = (
     f"restore it from a copy (`--repair-from`), {GIVE_UP}, or trim the partition past them and run `pylog maintain`"
 )
@@ -241,7 +242,8 @@ def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Probl
         for entry in entries
         if isinstance(entry, Piece)
     )
-    return (Problem(name, text) for name, text in sorted(wrong_counts(state, live)))
+    for name, text in sorted(wrong_counts(state, live)):
+        yield Problem(name, text if live[name] else f"{text}: {DROP}")
 
 
 # -------------------------------------------------------------------------------------------------------------- objects

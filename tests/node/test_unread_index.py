@@ -14,7 +14,7 @@ from spark_log.metadata.records import Piece
 from spark_log.model import Slice
 from spark_log.node.maintain import Maintainer, maintain_once, plan_round
 from spark_log.node.verify import verify
-from spark_log.node.verify_repair import verify_and_repair
+from spark_log.node.verify_repair import Verified, verify_and_repair
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
 from tests.client.replicated import commit_copies, with_copies
@@ -211,6 +211,40 @@ def test_several_indexes_are_given_up_together(tmp_path: Path, how: str) -> None
     }
     for partition in (0, 1):
         assert log.read("t", partition=partition).num_rows == 6
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_objects_of_a_pruned_index_go_when_the_other_one_is_restored(how: str, is_known: bool) -> None:
+    """The process that had set the other one aside drops them, or the command: they may have erased records."""
+    clock = ManualClock()
+    log = opened(MemoryStore(uuid.uuid4().hex), clock)
+    log.create_topic(NewTopic("t", 1, {"retention.ms": "-1"}))
+    append_small(log, 40)
+    first = sealed(log)
+    append_small(log, 4, first=40)
+    second = sealed(log)
+    append_small(log, 2, first=44)
+    Harm(log.journal.objects, how).do(first.object)
+    harm = Harm(log.journal.objects, how)
+    harm.do(second.object)
+    log.admin.delete_records({TopicPartition("t", 0): first.end})
+    maintainer = Maintainer(log)
+    maintainer.round()
+    harm.heal()
+    clock.sleep_ms(2 * HOUR_MS)
+    if is_known:
+        maintainer.round()
+    else:
+        left = [problem for problem in verify(log) if "`pylog verify --repair --lose-data`" in problem.message]
+        assert len(left) == 40
+        assert verify_and_repair(log, repair=True, lose_data=True) == Verified(())
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    for _ in range(3):
+        clock.sleep_ms(HOUR_MS)
+        maintain_once(log)
+    assert verify(log, deep=True) == []
+    assert set(log.journal.objects.list("data/")) == {*log.journal.refresh().objects}
+    assert [int(value) for value in values(log)] == list(range(120, 138))
 
 
 def test_without_the_disk_nothing_is_given_up(log: Log, tmp_path: Path) -> None:
