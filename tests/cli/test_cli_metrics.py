@@ -85,6 +85,26 @@ def test_the_console_serves_metrics_with_a_token_of_a_file(log: spark_log.Log, t
         assert scraped(f"{address}/metrics", token)[LAG] == 3
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"too-short",
+        b"a-token-for-prometheus read",
+        b"a-token-for-prometheus\n# a note\n",
+        b"with+other/signs======",
+        b"\xff" * 20,
+    ],
+)
+def test_a_file_without_one_token_is_refused(log: spark_log.Log, tmp_path: Path, content: bytes) -> None:
+    """Of two words, the second one would limit the console to topics that begin with it."""
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    found = Pylog(log.url).refused("console", "--listen", "0", "--token-file", str(file))
+    assert f"--token-file {file}: expected one token and nothing else" in found
+    assert "a-token" not in found
+
+
 def test_metrics_are_for_this_machine_and_for_a_process_that_stays(log: spark_log.Log) -> None:
     """Both are said before any work."""
     pylog = Pylog(log.url)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+import re
+from typing import BinaryIO
 
 import click
 
@@ -22,17 +23,18 @@ from spark_log.text import install_extra
 )
 @click.option(
     "--token-file",
-    type=click.File(encoding="utf-8"),
+    type=click.File("rb"),
     metavar="FILE",
     help="Use the token in this file, of 16 characters at least, as for Prometheus; by default, each run makes one.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @pass_session
-def console(session: CommandSession, listen: str, token_file: TextIO | None, opens: bool) -> None:
+def console(session: CommandSession, listen: str, token_file: BinaryIO | None, opens: bool) -> None:
     """Show a log in a browser, until SIGTERM or Ctrl-C.
 
     Pages show topics, records, groups and health, and change nothing.  The command prints their address, with a token
-    that is made for this run.  The log needs no coordinator.  A coordinator has this console too, on its own port.
+    that is made for this run or read from a file.  The log needs no coordinator.  A coordinator has this console too,
+    on its own port.
     GET /metrics with the token, as `Authorization: Bearer TOKEN`, answers with metrics for Prometheus.
 
     \b
@@ -52,7 +54,7 @@ def console(session: CommandSession, listen: str, token_file: TextIO | None, ope
             raise
         raise Failed(f"the console needs aiohttp: {install_extra('server')}") from error
 
-    token = secrets.token_urlsafe(24) if token_file is None else token_file.read().strip()
+    token = secrets.token_urlsafe(24) if token_file is None else token_in(token_file)
 
     def say(address: str) -> None:
         echo(address)
@@ -61,3 +63,16 @@ def console(session: CommandSession, listen: str, token_file: TextIO | None, ope
 
     with session.connect() as log:
         asyncio.run(serve_console(log, listen, token, say))
+
+
+def token_in(file: BinaryIO) -> str:
+    """The token that is all of a file.  Raises Failed, which does not show it, for anything else."""
+    from spark_log.net.tokens import TOKEN_MIN
+
+    token = file.read().strip()
+    if not re.fullmatch(rb"[\w.~-]{%d,}" % TOKEN_MIN, token):  # the page takes no others from its address
+        raise Failed(
+            f"--token-file {file.name}: expected one token and nothing else, of {TOKEN_MIN} or more of the characters "
+            "a-z A-Z 0-9 . _ ~ -; make one with: openssl rand -hex 24"
+        )
+    return token.decode()
