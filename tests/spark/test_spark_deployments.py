@@ -88,6 +88,27 @@ def test_credentials_that_only_the_driver_has_are_missed_in_a_sentence(on_cluste
     assert spark_log.connect(f"{on_cluster.bucket.url}/log", on_cluster.bucket.options).read("t").num_rows == 0
 
 
+ISOLATED = f"""
+import os, sys
+import spark_log
+{MAIN_PATHS}
+url, checkpoint, path = sys.argv[1:]
+spark = session(
+    "local-cluster[1,2,1024]", spark_executor_memory="512m", spark_executorEnv_PYTHONPATH=path, spark_task_maxFailures="1",
+    spark_executor_extraJavaOptions=os.environ["SPARK_SUBMIT_OPTS"], spark_sql_artifact_isolation_enabled="true",
+)
+spark_log.register(spark)
+main_paths(spark, url, checkpoint)
+"""
+
+
+@pytest.mark.slow
+def test_executors_get_the_classes_of_each_session(url: str, tmp_path: Path) -> None:
+    """With isolated artifacts, a stream is a separate session, which has other jars."""
+    places = (url, str(tmp_path / "checkpoint"), os.environ["PYTHONPATH"])
+    assert "batches 3" in run_job(script(tmp_path / "job.py", ISOLATED), *places)
+
+
 NOTEBOOK = """
 import sys
 import spark_log

@@ -47,6 +47,7 @@ import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.arrow.vector.types.pojo.FieldType;
 import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.arrow.vector.util.TransferPair;
+import org.apache.spark.JobArtifactSet;
 import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -157,10 +158,14 @@ public final class PylogReader implements PylogSource.NativeReader {
     return tasks;
   }
 
-  /** Gives the classes to the executors of the session, which may have its own. */
+  /**
+   * Gives the classes to the executors. If artifacts are isolated, each session and each stream has
+   * its own jars.
+   */
   private static void ship(SparkContext context) {
     String jar = System.getProperty("pylog.jar");
-    if (!context.isLocal() && !context.listJars().mkString().contains(new File(jar).getName())) {
+    String shipped = JobArtifactSet.getActiveOrDefault(context).jars().keys().mkString();
+    if (!context.isLocal() && !shipped.contains(new File(jar).getName())) {
       context.addJar(jar);
     }
   }
