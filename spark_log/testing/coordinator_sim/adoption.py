@@ -216,7 +216,7 @@ class AdoptionSimulation(QuorumSimulation):
             self.world.call(self.rng.choice((1, 300, 2500)), partial(self._start_node, node))
 
     def _start_node(self, node: SimulatedNode) -> None:
-        if self.world.nodes[node.key.id] is node and not node.runs:
+        if self.world.nodes.get(node.key.id) is node and not node.runs:
             node.start()
 
     async def _prepare(self, node: SimulatedNode) -> None:
