@@ -16,6 +16,7 @@ from spark_log import Log
 from spark_log.client.administering.brokers import PUT_MS_MAX
 from spark_log.errors import AccessDenied
 from spark_log.node.maintain import maintain_once
+from spark_log.store.incomplete_uploads import abort_uploads
 from spark_log.store.remote import FsspecStore
 from tests.s3_server import DENIED, Faults, UploadTimes, s3_server
 
@@ -83,6 +84,32 @@ def test_a_log_at_the_root_of_a_bucket(server: Server) -> None:
     server.begin("data/0000000000000000/a.seg")
     assert FsspecStore(f"s3://{server.bucket}", server.options).sweep("data/", time.time_ns()) == (1, None)
     assert server.uploads() == []
+
+
+class Pages:
+    """An S3 filesystem whose storage lists two uploads at a time; the server of these tests lists all at once."""
+
+    def __init__(self, fs: Any) -> None:
+        self.fs, self.pages = fs, 0
+
+    def call_s3(self, name: str, **asked: Any) -> Any:
+        if name != "list_multipart_uploads":
+            return self.fs.call_s3(name, **asked)
+        after = asked.pop("KeyMarker", ""), asked.pop("UploadIdMarker", "")
+        found = self.fs.call_s3(name, **asked)
+        left = sorted((one["Key"], one["UploadId"], one) for one in found.get("Uploads", ()))
+        left = [one for one in left if one[:2] > after]
+        page, self.pages = {"Uploads": [one for _, _, one in left[:2]], "IsTruncated": len(left) > 2}, self.pages + 1
+        return page | {"NextKeyMarker": left[1][0], "NextUploadIdMarker": left[1][1]} if len(left) > 2 else page
+
+
+def test_uploads_on_several_pages_are_aborted(server: Server, store: FsspecStore) -> None:
+    """A storage lists a thousand at a time, also several of one key."""
+    for number in (0, 1, 1, 1, 2):
+        server.begin(f"log/data/0000000000000000/{number}.seg")
+    paged = Pages(store._fs)
+    assert abort_uploads(paged, server.bucket, "log/", "data/", time.time_ns()) == (5, None)
+    assert paged.pages == 3 and server.uploads() == []
 
 
 def test_uploads_of_others_stay(server: Server, store: FsspecStore) -> None:
