@@ -20,7 +20,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
 from spark_log.text import is_unicode, shown
 
 Given = ParamSpec("Given")
@@ -80,7 +80,8 @@ def _refusal_in_place_of(
     the first character of a text that was given for several values.
     """
     if isinstance(error.__cause__, msgspec.ValidationError | UnicodeEncodeError | TypeError | OverflowError):
-        return _refusal(call, given, named)
+        refused = _refusal(call, given, named)
+        return InvalidRecord(str(refused)) if refused is not None and isinstance(error, InvalidRecord) else refused
     if not isinstance(error, InvalidRequest | LookupError):
         return None
     refused = _refusal(call, given, named, is_odd=_is_text_of_several)

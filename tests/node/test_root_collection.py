@@ -15,6 +15,7 @@ from spark_log.client.administering.brokers import remove_broker, replace_broker
 from spark_log.errors import InvalidRequest
 from spark_log.journal.object_names import data_key
 from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.metadata.replica_state import FenceCause
 from spark_log.node.broker_prober import Prober, ProbeReport
 from spark_log.node.maintain import Maintainer, collect_garbage, maintain_round
 from spark_log.node.maintain_report import MaintainReport
@@ -201,7 +202,7 @@ def _later(log: Log) -> MaintainReport:
 def test_a_full_root_that_is_fenced_is_emptied_of_garbage(log: Log, tmp_path: Path) -> None:
     """Otherwise it would stay full; but nothing is deleted on one that was fenced by hand."""
     put(log, [0, 1, 2])
-    fence(log, 2, "its root has failed all checks for 9 s: no space left on device")
+    fence(log, 2, "its root has failed all checks for 9 s: no space left on device", "check")
     fence(log, 1, "its disk is making noises")
     drop(log)
     maintainer = Maintainer(log)
@@ -217,15 +218,15 @@ def test_what_an_old_disk_brings_back_is_deleted_again(log: Log, tmp_path: Path)
     for _ in range(4):
         time.sleep(0.005)
         maintainer.round()
-    fence(log, 2, "its root is not usable")
+    fence(log, 2, "its root is not usable", "check")
     log.journal.roots[2].put(name, [b"x"])
     assert return_broker(log.journal, 2)
     maintainer.round()
     assert objects_on(log, tmp_path, 2) == []
 
 
-def fence(log: Log, broker: int, reason: str) -> None:
-    log.journal.propose(FenceBroker(broker=broker, reason=reason))
+def fence(log: Log, broker: int, reason: str, cause: FenceCause = "admin") -> None:
+    log.journal.propose(FenceBroker(broker=broker, reason=reason, cause=cause))
 
 
 def test_what_late_uploads_leave_in_a_directory_of_before_is_deleted(log: Log, tmp_path: Path) -> None:

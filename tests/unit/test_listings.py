@@ -20,6 +20,7 @@ LISTINGS = {
     "spark_log/store/local.py": (2, "a store lists all files"),
     "spark_log/store/retry.py": (1, "a store in a store"),
     "spark_log/node/record_cache.py": (1, "a store in a store"),
+    "spark_log/node/late_files.py": (1, "a store in a store"),
     "spark_log/journal/broker_roots.py": (1, "a store in a store"),
     "spark_log/journal/read_failover.py": (1, "a store in a store"),
     "datasource/pyspark_pylog/export/manifest.py": (1, "hidden files are passed over, others refused"),

@@ -17,7 +17,7 @@ from spark_log.journal import opening, storage_log
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META
 from spark_log.journal.store_operations import Get, List, Op, Sleep, Steps
-from spark_log.node import lost_format, mirror
+from spark_log.node import lost_format, mirror_copier
 from spark_log.node.mirror import Mirror, become_log, begin_mirror
 from spark_log.store.base import Bytes
 from spark_log.testing.mutation import Patch
@@ -87,7 +87,7 @@ def _passes(*_: object, **__: object) -> None:
 
 
 MIRROR_PATCHES = (
-    Patch(mirror, "ThreadPoolExecutor", _InTurn),
+    Patch(mirror_copier, "ThreadPoolExecutor", _InTurn),
     Patch(lost_format, "probe", _passes),
     Patch(storage_log, "probe", _passes),
 )
