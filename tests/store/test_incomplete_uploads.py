@@ -87,7 +87,7 @@ def test_a_log_at_the_root_of_a_bucket(server: Server) -> None:
 
 
 class Pages:
-    """An S3 filesystem whose storage lists two uploads at a time; the server of these tests lists all at once."""
+    """An S3 filesystem whose storage lists two uploads at a time; the server of these tests lists all of them."""
 
     def __init__(self, fs: Any) -> None:
         self.fs, self.pages = fs, 0
