@@ -79,7 +79,7 @@ def test_an_address_without_a_coordinator(spark: SparkSession) -> None:
 
 
 SCHEMAS = [
-    ("key double", "column 'key' is binary, not double"),
+    ("key double", "column 'key' is binary or string, not double"),
     ("offset int", "column 'offset' is bigint, not int"),
     ("price double", "there is no column 'price'; the columns are key, value"),
 ]
