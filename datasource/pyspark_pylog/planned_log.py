@@ -70,7 +70,7 @@ class PlannedLog:
     time_ms: int = 0
     """When it was planned, by the driver's clock."""
     history: str = ""
-    """That of the log then, or when the tasks of the query agreed on a version."""
+    """The history of the log at that time, or when the tasks of the query agreed on a version."""
     served: bool = False
     """A coordinator serves the metadata: tasks must not use it on the storage."""
     brokers: tuple[tuple[int, Broker], ...] = ()

@@ -97,7 +97,7 @@ def test_the_console_serves_metrics_with_a_token_of_a_file(log: spark_log.Log, t
     ],
 )
 def test_a_file_without_one_token_is_refused(log: spark_log.Log, tmp_path: Path, content: bytes) -> None:
-    """Of two words, the second one would limit the console to topics that begin with it."""
+    """A second word would limit the console to topics that begin with it."""
     file = tmp_path / "token"
     file.write_bytes(content)
     found = Pylog(log.url).refused("console", "--listen", "0", "--token-file", str(file))

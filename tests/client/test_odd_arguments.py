@@ -204,7 +204,7 @@ def test_names_of_bookmarks(log: Log) -> None:
 def test_the_message_names_the_argument_and_the_value(
     log: Log, call: str, arguments: dict[str, Any], said: str
 ) -> None:
-    """Those that a field of a command does not allow, and texts in place of several values."""
+    """A field of a command does not allow the value, or a text is in place of several values."""
     owner = log if hasattr(log, call) else log.admin
     with pytest.raises(SparkLogError) as raised:
         getattr(owner, call)(**arguments)

@@ -40,7 +40,7 @@ def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
 
 
 def test_a_name_in_memory_is_one_log() -> None:
-    """Of this process, until it ends."""
+    """The log is in this process, until that ends."""
     with spark_log.connect("memory://test-your-jobs") as one:
         one.append("orders", [{"value": b"3"}])
     with spark_log.connect("memory://test-your-jobs") as same, spark_log.connect("memory://another") as other:

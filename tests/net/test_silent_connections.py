@@ -231,7 +231,7 @@ def test_limits_fit_the_file_descriptors_of_the_process(tmp_path: Path) -> None:
 def test_handshakes_without_a_token_are_limited(
     services: Services, tmp_path: Path, certificate: tuple[str, str]
 ) -> None:
-    """Of one address: they wait.  Clients that have sent a token do not count, and continue."""
+    """Connections of one address wait.  Clients that have sent a token do not count, and continue."""
     limits = ConnectionLimits(strangers_per_s=1)
     running = services.start(
         tmp_path / "log", limits=limits, tokens=TOKENS, certificate=certificate[0], key=certificate[1]

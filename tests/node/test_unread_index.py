@@ -188,7 +188,7 @@ def test_verify_names_the_offsets_and_a_command_gives_them_up(log: Log, how: str
 
 
 def test_several_indexes_are_given_up_together(tmp_path: Path, how: str) -> None:
-    """Those of two partitions in one object, and another one; objects that only they named go with the last."""
+    """Two partitions share an index, and another one is lost; objects that only they named go with the last."""
     log = new_log(tmp_path / "log", partitions=2)
     log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
     append_small(log, 40, partitions=2)

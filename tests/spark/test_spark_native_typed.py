@@ -97,7 +97,7 @@ def both(spark: SparkSession, url: str, **options: Any) -> list[str]:
 def test_random_typed_logs_have_the_same_rows(
     classic: SparkSession, url: str, log: spark_log.Log, left: Callable[[], int], codec: str
 ) -> None:
-    """Of all types, after appends, with holes, after an erasure, and after merges; none of it is left to Python."""
+    """Columns of all types, after appends, with holes, after an erasure and merges; nothing is left to Python."""
     rng = random.Random(codec)
     configs = {"compression.type": codec, "retention.ms": "-1"}
     log.create_topic(NewTopic("t", 2, configs, schema=SCHEMA))

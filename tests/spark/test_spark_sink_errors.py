@@ -37,7 +37,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_error_of_a_sink_is_its_sentence(spark: SparkSession, log: spark_log.Log, tmp_path: Path, case: str) -> None:
-    """It comes first, and there is no traceback."""
+    """The sentence comes first, without a traceback."""
     log.append("t", texts(1))
     column, expected = CASES[case]
     found = message(

@@ -40,7 +40,7 @@ def cast(frame: DataFrame) -> DataFrame:
 
 
 def test_texts_are_those_of_a_cast(spark: SparkSession, filled: str) -> None:
-    """The same bytes, nulls and types; also of what is not UTF-8, which `is_valid_utf8` finds."""
+    """Text has the bytes, nulls and types of a cast; `is_valid_utf8` finds what is not UTF-8."""
     as_text, as_bytes = load(spark, filled, **TEXT), load(spark, filled)
     assert as_text.schema == cast(as_bytes).schema
     assert as_text.columns == as_bytes.columns
@@ -87,7 +87,7 @@ def test_queries_filter_and_prune_texts(spark: SparkSession, filled: str, push_d
 
 
 def test_text_is_the_same_with_native_reads_off_and_on(spark: SparkSession, filled: str) -> None:
-    """And a frame sees what was added to its topic."""
+    """A frame sees what was added to its topic."""
     frames = [load(spark, filled, nativeRead=native, **TEXT) for native in ("true", "false")]
     assert hexes(frames[0]) == hexes(frames[1])
     spark_log.connect(filled).append("t", [{"key": "z", "value": "new"}])
@@ -142,7 +142,7 @@ def test_a_topic_with_a_schema_has_keys_as_text_and_no_values(spark: SparkSessio
 
 
 def test_a_running_query_of_texts_reads_json_once_its_topic_has_a_schema(log: spark_log.Log) -> None:
-    """As one of bytes does.  When it starts again, it is refused."""
+    """A query of bytes continues, too.  When this one starts again, it is refused."""
     log.create_topic(spark_log.NewTopic("t", 1))
     options = read_options(asked(log.url, **TEXT), streaming=True)
     schema = pa.schema([("value", pa.string())])

@@ -136,7 +136,7 @@ def test_connections_with_a_valid_token_do_not_count() -> None:
 
 
 def test_each_valid_token_opens_the_oldest_connection_that_waits() -> None:
-    """Of its address; thousands of clients that start together wait for each other, and not for the limit."""
+    """Thousands of clients of one address that start together wait for each other, and not for the limit."""
     pool, opened = Pool(strangers_per_s=1), list[int]()
     first, second = pool.accept(), pool.accept()
     waiting = [pool.accept() for _ in range(3)]

@@ -43,7 +43,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     made_ms: int = 0
     """When, by the clock of the machine of that task."""
     history: str = ""
-    """That of the log."""
+    """The history of the log when the pin was made."""
 
 
 class PinNames(NamedTuple):

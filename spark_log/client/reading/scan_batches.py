@@ -127,7 +127,7 @@ class _How(NamedTuple):
     latest: bool
     erased: ErasedSince
     history: str | None = None
-    """That of the plan; None: the caller notices a restore."""
+    """The history of the log in the plan; None: the caller notices a restore."""
 
 
 def _fetch(journal: Journal, read: SliceRead, how: _How, tries: int, coming: Coming | None = None) -> Iterator[Fetched]:

@@ -86,7 +86,7 @@ class Outside(Reader):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self.rows: list[dict[int, list[Row]]] = []
-        """Those of each batch."""
+        """The rows of each batch, by partition."""
 
     @abstractmethod
     def ends(self) -> dict[int, int]:

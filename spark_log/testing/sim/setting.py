@@ -107,7 +107,7 @@ class Simulation:
         self.mirrored: dict[str, int] = {}
         """By mirror, how often the log had been lost before its last round."""
         self.readers: list[Any] = []
-        """Those of the copied topic."""
+        """The readers of the copied topic."""
         self._names = 0
         self._start(rng.choice((1, 4, 12)), rng.choice((1, 2, 3)))
 
