@@ -166,16 +166,8 @@ def _led_by_nobody(state: State, context: Context) -> bool:
 _decide_take_over = coordinators.decide_take_over
 
 
-def _take_over_from_any(
-    state: State,
-    expected: int,
-    address: str,
-    host: str,
-    cluster_id: str,
-    purpose: r.TakeOverPurpose = "lead",
-    version: int | None = None,
-) -> Decision[int]:
-    decision = _decide_take_over(state, state.coordinator.epoch, address, host, cluster_id, purpose, version)
+def _take_over_from_any(state: State, expected: int, *rest: Any) -> Decision[int]:
+    decision = _decide_take_over(state, state.coordinator.epoch, *rest)
     return Decision(decision.records, expected + 1)
 
 
