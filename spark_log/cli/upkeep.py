@@ -90,7 +90,7 @@ def _maintain_every(session: CommandSession, log: Log, every_ms: int, listen: st
         if error.name != "aiohttp":
             raise
         raise Failed(f"--metrics needs aiohttp: {install_extra('server')}") from error
-    metrics = EmbeddedMetrics(log)
+    metrics = EmbeddedMetrics(log, maintains=True)
     with serving_metrics(metrics.text, listen, "--metrics") as address:
         echo(f"metrics: http://{address}{METRICS}", err=True)
         for report in maintain_every(log, every_ms):

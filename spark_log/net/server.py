@@ -18,12 +18,14 @@ from spark_log.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
     CoordinatorNotAvailable,
+    CorruptObject,
     InconsistentClusterId,
     InvalidRequest,
     NotCoordinator,
     QuotaExceeded,
     RequestTimedOut,
     SparkLogError,
+    StorageError,
 )
 from spark_log.groups.messages import Code, JoinGroupRequest, Response
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
@@ -593,4 +595,6 @@ _STATUS: tuple[tuple[type[SparkLogError], int], ...] = (
     (InconsistentClusterId, 409),
     (NotCoordinator, 503),
     (CoordinatorNotAvailable, 503),
+    (StorageError, 503),
+    (CorruptObject, 500),
 )

@@ -10,26 +10,28 @@ from spark_log.node.replica_metrics import replica_lines
 
 
 class EmbeddedMetrics:
-    """Metrics of the log, of the lag of its groups, and of the upkeep of this process.  Thread-safe."""
+    """Metrics of the log, of the lag of its groups, and, if it `maintains`, of the upkeep of this process.
 
-    def __init__(self, log: Log) -> None:
+    Thread-safe.
+    """
+
+    def __init__(self, log: Log, *, maintains: bool = False) -> None:
         self._log = log
+        self._maintains = maintains
         self._topics = TopicMetrics()
         self._groups = GroupMetrics()
         self._retention = RetentionMetrics()
         self._compaction = CompactionMetrics()
-        self._does_upkeep = False
 
     def note(self, report: MaintainReport) -> None:
         """A round of upkeep has ended in this process."""
         self._retention.note(report.expired_topics, self._log.journal.context.clock.now_ms())
         self._compaction.note(report)
-        self._does_upkeep = True
 
     def text(self) -> str:
         """All metrics, of the newest state: reads the metadata log to its end.  Raises SparkLogError."""
         state = self._log.journal.refresh()
         lines = [*log_lines(state, self._topics), *replica_lines(state)]
-        if self._does_upkeep:
+        if self._maintains:
             lines += [*self._retention.lines(state), *self._compaction.lines(state)]
         return "\n".join(lines) + "\n" + self._groups.text(state, {}, None)
