@@ -105,8 +105,12 @@ class Faults:
             self._later(lambda: self._restart(node), (3000, 6000))
 
     def _restart(self, node: SimulatedNode) -> None:
-        if self.world.nodes.get(node.key.id) is node and not node.runs:
+        if self.world.nodes.get(node.key.id) is not node:
+            return
+        if not node.runs:
             node.start()
+        elif node.is_ending:
+            self.world.call(1_000, lambda: self._restart(node))
 
     def _stop(self, node: SimulatedNode | None = None) -> None:
         node = node or self._any()

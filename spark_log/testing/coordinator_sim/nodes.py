@@ -252,6 +252,8 @@ class SimulatedNode:
         self.starts = 0
         self.has_begun = self.was_leading = False
         """The present process takes part."""
+        self.is_ending = False
+        """The present process was terminated, and ends as soon as it has handed over."""
         self.seen = State()
         """The state that the process had last."""
         self.coordinator: Any = None
@@ -287,7 +289,7 @@ class SimulatedNode:
     # -------------------------------------------------------------------------------------------------- start and stop
 
     def start(self) -> None:
-        self.runs, self.is_stopped, self.starts = True, False, self.starts + 1
+        self.runs, self.is_stopped, self.is_ending, self.starts = True, False, False, self.starts + 1
         self.coordinator, self.seen, self.has_begun, self.was_leading = None, State(), False, False
         self.loop = ProcessLoop(self.world, self._failed, self.ahead_ms)
         self.loop.after_run, self.loop.shuffle = self._after_run, self.world.rng.shuffle
@@ -394,6 +396,7 @@ class SimulatedNode:
     def terminate(self) -> None:
         """SIGTERM: it hands over, and ends."""
         if self.has_begun:
+            self.is_ending = True
             self.input(lambda: self.loop.create_task(self._stop(self.starts)))
 
     async def _stop(self, starts: int) -> None:
