@@ -31,3 +31,10 @@ def set_back(url: str, copy: Path) -> spark_log.Log:
     shutil.rmtree(url)
     shutil.copytree(copy, url)
     return spark_log.connect(url)
+
+
+def set_back_and_written(log: spark_log.Log, copy: Path, until: int) -> None:
+    """Set the log of a process back, while it sleeps; others then write as many versions as it knows."""
+    with set_back(log.url.removeprefix("file://"), copy) as other:
+        while other.journal.state.version <= until:
+            other.admin.create_topics([spark_log.NewTopic(f"new-{other.journal.state.version}", 1)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import read_lists
@@ -13,7 +14,6 @@ from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
 from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.replicas import has_copy
-from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 
 logger = logging.getLogger("spark_log")
@@ -22,7 +22,11 @@ SCANNED_KEYS = 10
 """Finding a name in a large map takes as long as a scan of this many of its keys."""
 
 DELETED_UNSEEN = 1000
-"""Objects that are deleted between two looks at the log."""
+"""Objects that are deleted between two looks at the log: as many as one request to S3 deletes."""
+
+Look: TypeAlias = Callable[[], Steps[LogView]]
+"""Reads the newest state before deletions.  Raises LogRestored if an older copy of the log was restored, and that has
+fewer versions."""
 
 
 class Collected(NamedTuple):
@@ -38,16 +42,19 @@ class Collected(NamedTuple):
     dropped_lists: frozenset[str]
 
 
-def garbage(state: State, names: Iterable[str]) -> Steps[list[str] | None]:
+def garbage(state: State, names: Iterable[str], but: Mapping[str, object] | None = None) -> Steps[list[str] | None]:
     """Objects of a listing of `data/` without a current or future reference, in order: uploads at or below the fence.
 
     The state or its lists remember dropped objects until the fence has passed, so that readers can finish.  If a list
     cannot be read, any of these objects may be in it: None until the fence has passed the list.
+
+    but:  lists that are known not to have any of these names.
     """
     found = {name for name in names if upload_epoch(name) <= state.fence}
     for kept in (state.objects, state.dropped, state.dropped_lists):
         found = _without(found, kept)
-    lost = (yield from read_lists(state.dropped_lists, found.difference_update)) if found else {}
+    lists = state.dropped_lists.keys() - (but or {}).keys()
+    lost = (yield from read_lists(lists, found.difference_update)) if found else {}
     for name, reason in lost.items():
         upto = state.dropped_lists[name].upto
         logger.warning(
@@ -64,55 +71,77 @@ def _without(names: set[str], kept: Mapping[str, object]) -> set[str]:
 
 
 def collect(
-    state: State,
-    context: Context,
-    before: Collected | None = None,
-    root: int = OWN_ROOT,
-    look: Callable[[], Steps[LogView]] | None = None,
+    state: State, context: Context, before: Collected | None = None, root: int = OWN_ROOT, look: Look | None = None
 ) -> Steps[tuple[list[str], Collected | None]]:
     """Delete garbage in one root; returns the names, and what the next collection of this process there needs to know.
 
     The state must be confirmed before the listing begins.  An old state is safe: garbage stays garbage, unless an older
-    copy of the log was restored.  To a state of the lost log, the new objects of the restored one are garbage.
-
-    look:  reads the newest state before deletions.  Raises LogRestored, or returns a state of another history, if
-           the log was restored.
+    copy of the log was restored, or a snapshot of its disk.  That may need what the lost log had dropped, and its new
+    objects are garbage to a state of the lost log.
     """
     old = yield from garbage(state, (yield from _candidates(before, state, root)))
     if old is None:
         return [], before
+    still = partial(garbage, but=state.dropped_lists)
     # In order: a list comes after the objects in it, because its upload epoch is higher than theirs.
-    looked = -DELETED_UNSEEN
-    for at in range(0, len(old), context.limits.deletes_max):
-        if look is not None and at - looked >= DELETED_UNSEEN:
-            looked = at
-            if history_of((yield from look()).state) != history_of(state):
-                return old[:at], None
-        yield Delete(old[at : at + context.limits.deletes_max], root)
+    deleted = yield from _delete(old, state, context, root, look, still)
+    if deleted != old:
+        return deleted, None
     return old, Collected(state.version, state.fence, state.dropped, frozenset(state.dropped_lists))
 
 
-def collect_dropped(state: State, context: Context, broker: int, before: int | None = None) -> Steps[list[str]]:
-    """Delete the old copies of a broker that keeps only the newest objects; returns their names.
+def collect_dropped(
+    state: State, context: Context, broker: int, before: int | None = None, look: Look | None = None
+) -> Steps[tuple[list[str], int | None]]:
+    """Delete the old copies of a broker that keeps only the newest objects.
+
+    Returns their names, and the version up to which all are gone, which the next call needs to know.
 
     before:  the version up to which this process has deleted them.
-    An old state is safe: a copy that was dropped does not count again.
+    An old state is safe, as for `collect`: a copy that was dropped does not count again.
     """
     known = state.brokers[broker]
     if not known.keep_ms or (before is not None and before >= known.deletable):
-        return []
+        return [], _collected_up_to(state, broker)
     prefixes = [DATA] if before is None else epoch_prefixes(before + 1, known.deletable)
     names = set[str]()
     for listed in (yield [List(prefix, broker) for prefix in prefixes]):
         names.update(listed)
-    old = sorted(name for name in names if upload_epoch(name) <= known.deletable and not has_copy(state, broker, name))
-    for at in range(0, len(old), context.limits.deletes_max):
-        yield Delete(old[at : at + context.limits.deletes_max], broker)
-    return old
+
+    def deletable(state: State, names: Iterable[str]) -> Steps[list[str]]:
+        yield from ()
+        upto = state.brokers[broker].deletable if broker in state.brokers else 0
+        return sorted(name for name in names if upload_epoch(name) <= upto and not has_copy(state, broker, name))
+
+    old = yield from deletable(state, names)
+    deleted = yield from _delete(old, state, context, broker, look, deletable)
+    return deleted, _collected_up_to(state, broker) if deleted == old else None
 
 
-def collected_up_to(state: State, broker: int) -> int:
-    """The version up to which all copies of a broker are gone after `collect_dropped`."""
+def _delete(
+    names: list[str],
+    state: State,
+    context: Context,
+    root: int,
+    look: Look | None,
+    still: Callable[[State, list[str]], Steps[list[str] | None]],
+) -> Steps[list[str]]:
+    """Delete names that a state does not need, until a newer one needs some.  Returns those that were deleted.
+
+    still:  those of the names that another state does not need either; None: it cannot tell.
+    """
+    step = min(context.limits.deletes_max, DELETED_UNSEEN)
+    for at in range(0, len(names), step):
+        some = names[at : at + step]
+        newest = state if look is None else (yield from look()).state
+        if newest is not state and (yield from still(newest, some)) != some:
+            logger.warning("an older copy of the log was restored: it may need %s, which is not deleted", some[0])
+            return names[:at]
+        yield Delete(some, root)
+    return names
+
+
+def _collected_up_to(state: State, broker: int) -> int:
     end = state.brokers[broker].deletable
     kept = next(rows_with_copies(state.objects, {n for n, one in state.copies.items() if broker in one.brokers}), None)
     return end if kept is None else min(end, upload_epoch(kept[0]) - 1)

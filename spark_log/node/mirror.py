@@ -360,7 +360,8 @@ class Mirror:
         elif log.is_due(view):
             view = yield from log.checkpoint(view)
             yield from log.truncate(view)
-        _, self._collected = yield from collect(view.state, log.context, self._collected)
+        look = partial(log.refresh, view)
+        _, self._collected = yield from collect(view.state, log.context, self._collected, look=look)
         yield from log.expire_claims(view.state)
         return view
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from spark_log.client.administering.brokers import PUT_MS_MAX
 from spark_log.errors import SparkLogError, StorageUnavailable
-from spark_log.journal.garbage_collection import Collected, collect, collect_dropped, collected_up_to
+from spark_log.journal.garbage_collection import DELETED_UNSEEN, Collected, Look, collect, collect_dropped
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, META, listed
 from spark_log.journal.root_owner import check_owner
@@ -120,11 +120,10 @@ class RootCollector:
         journal = self._journal
         journal.roots.check(broker, again=True)
         check_owner(journal.roots.root(broker), journal.roots.own.url)
-        look = partial(journal.metadata_log.refresh, journal.view)
+        look: Look = partial(journal.metadata_log.refresh, journal.view)
         names, root.collected = journal.run(collect(state, journal.context, root.collected, broker, look))
-        names += journal.run(collect_dropped(state, journal.context, broker, root.dropped))
-        root.dropped = collected_up_to(state, broker)
-        names += self._collect_former(broker, root, state)
+        dropped, root.dropped = journal.run(collect_dropped(state, journal.context, broker, root.dropped, look))
+        names += dropped + self._collect_former(broker, root, state, look)
         is_current = root.collected is not None and root.collected.fence >= state.fence
         is_wiped = is_current and waits_for(state, (broker, root.directory))
         if is_wiped:
@@ -138,16 +137,19 @@ class RootCollector:
                 )
         return names, unfinished
 
-    def _collect_former(self, broker: int, root: _Root, state: State) -> list[str]:
+    def _collect_former(self, broker: int, root: _Root, state: State, look: Look) -> list[str]:
         """Delete what late uploads to a bucket have left in directories that were replaced before the fence.
 
-        Nobody reads them any more, and no commit can name a copy in them.
+        Nobody reads them any more, and no commit can name a copy in them, unless an older copy of the log was restored.
         """
         store, found = self._journal.roots.root(broker), list[str]()
-        for directory, version in state.brokers[broker].former:
-            if version <= state.fence and directory not in root.former:
+        for directory in _replaced(state, broker):
+            if directory not in root.former:
                 names = listed(store, f"{directory}/", f"{directory}/")
-                store.delete(names)
+                for at in range(0, len(names), DELETED_UNSEEN):
+                    if directory not in _replaced(self._journal.run(look()).state, broker):
+                        return found + names[:at]
+                    store.delete(names[at : at + DELETED_UNSEEN])
                 root.former.add(directory)
                 found += names
                 if names and directory in state.former_roots:  # otherwise they may be on another disk
@@ -176,3 +178,9 @@ class RootCollector:
         swept = store.sweep(DATA, before_ms)
         root.oldest_ms = swept.oldest_ms
         return swept.deleted + store.sweep(META, before_ms).deleted + len(old)
+
+
+def _replaced(state: State, broker: int) -> list[str]:
+    """Directories of a broker that were replaced before the fence."""
+    known = state.brokers.get(broker)
+    return [] if known is None else [directory for directory, version in known.former if version <= state.fence]

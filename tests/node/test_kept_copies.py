@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from spark_log.node.root_collection import RootCollector
 from spark_log.store.open import open_store
 from spark_log.testing.clocks import SkewedClock
 from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, put
+from tests.restored import set_back_and_written
 
 HOUR = 3_600_000
 
@@ -60,6 +62,22 @@ def test_it_has_the_newest_objects(log: Log, tmp_path: Path, clock: SkewedClock)
     assert (described.keep_ms, described.lacking_objects, described.objects) == (HOUR, 0, 1)
     assert log.read("t").num_rows == 20
     assert Replicator(log).round().objects == 0
+
+
+def test_a_copy_stays_in_a_log_that_was_set_back(log: Log, tmp_path: Path, clock: SkewedClock) -> None:
+    """The snapshot of the log's disk says that the broker has it."""
+    old, replicator = put(log, [0]), Replicator(log)
+    assert replicator.round().objects == 1
+    shutil.copytree(tmp_path / "log", tmp_path / "snapshot")
+    for _ in range(20):
+        clock.skew_ms += HOUR // 16 + 1
+        replicator.round()
+    put(log, [0])
+    state = log.journal.refresh()
+    assert brokers_of(state, old) == (0,) and state.brokers[1].deletable > 0
+    files = folder_of(log, tmp_path, 1)
+    set_back_and_written(log, tmp_path / "snapshot", state.version)
+    assert RootCollector(log.journal).round(state).names == [] and (files / old).exists()
 
 
 def test_it_lacks_what_is_new(log: Log) -> None:

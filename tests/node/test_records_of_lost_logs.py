@@ -14,14 +14,14 @@ import spark_log
 from spark_log.errors import CorruptObject, LogRestored, SparkLogError, StorageUnavailable
 from spark_log.journal.garbage_collection import collect
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, LOG, log_key
+from spark_log.journal.object_names import CHECKPOINTS, LOG, data_key, log_key
 from spark_log.node.maintain import maintain_once
 from spark_log.node.repair import repair
 from spark_log.node.verify import verify
 from spark_log.store.base import Bytes
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper
-from tests.node.logs import new_log
+from tests.node.logs import new_log, pass_the_fence
 from tests.restored import copy_of, restored, set_back
 
 Names: TypeAlias = list[str]
@@ -168,6 +168,11 @@ class Interrupted(Wrapper):
         self._did("list", prefix)
         return found
 
+    def delete(self, keys: Iterable[str]) -> None:
+        some = [*keys]
+        super().delete(some)
+        self._did("delete", some[0])
+
 
 class Replaced:
     """A log with 20 more changes than its copy, a client of it, and the store of that client."""
@@ -262,3 +267,55 @@ def test_garbage_of_a_lost_log_is_not_deleted_in_the_restored_one(tmp_path: Path
     with pytest.raises(LogRestored):
         journal.run(collect(view.state, context, look=look))
     replaced.check()
+
+
+class SetBack:
+    """A log of which upkeep has deleted a topic's objects, an older snapshot of its disk that has them, and the upkeep
+    of a process that knows nothing of the snapshot."""
+
+    def __init__(self, folder: Path) -> None:
+        self._url, self._snapshot = str(folder / "log"), folder / "snapshot"
+        log = new_log(folder / "log")
+        log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+        log.append("t", [{"value": b"old"}])
+        log.journal.finish_upkeep()
+        shutil.copytree(folder / "log", self._snapshot)
+        log.admin.delete_topics(["t"])
+        pass_the_fence(log)
+        self.store = Interrupted(LocalStore(self._url))
+        self._journal = Journal.open(self.store, create=False)
+
+    def set_back(self) -> None:
+        """To the snapshot, which then has as many versions as the log had."""
+        with set_back(self._url, self._snapshot) as log:
+            while log.journal.state.version <= self._journal.view.state.version:
+                log.append("t", [{"value": b"new"}])
+
+    def collect(self) -> list[str]:
+        journal, view = self._journal, self._journal.view
+        look = partial(journal.metadata_log.refresh, view)
+        names, remembered = journal.run(collect(view.state, journal.context, look=look))
+        assert remembered is None
+        return names
+
+    def check(self) -> None:
+        with spark_log.connect(self._url) as log:
+            assert values(log)[:2] == [b"old", b"new"] and not verify(log)
+
+
+def test_garbage_of_a_log_that_was_set_back_is_not_deleted_there(tmp_path: Path) -> None:
+    """A snapshot of the disk has the objects of a topic that was deleted after it, and begins no history."""
+    lost = SetBack(tmp_path)
+    lost.set_back()
+    assert lost.collect() == []
+    lost.check()
+
+
+def test_a_disk_is_set_back_while_garbage_is_deleted(tmp_path: Path) -> None:
+    """The deletions that are under way are the only ones."""
+    lost = SetBack(tmp_path)
+    for number in range(1500):
+        lost.store.put(data_key(0, f"{number:04d}.seg"), [b"never committed"])
+    lost.store.after("delete", data_key(0, ""), lost.set_back)
+    assert lost.collect() == [data_key(0, f"{number:04d}.seg") for number in range(1000)]
+    lost.check()

@@ -14,13 +14,16 @@ from spark_log.client.administering.brokers import add_broker as add_root
 from spark_log.client.administering.brokers import remove_broker, replace_broker, return_broker
 from spark_log.errors import InvalidRequest
 from spark_log.journal.object_names import data_key
+from spark_log.journal.upkeep import fence_and_expire
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.metadata.replica_state import FenceCause
 from spark_log.node.broker_prober import Prober, ProbeReport
 from spark_log.node.maintain import Maintainer, collect_garbage, maintain_round
 from spark_log.node.maintain_report import MaintainReport
 from spark_log.node.root_collection import RootCollector
+from tests.node.logs import upkeep
 from tests.node.replicated_logs import add_broker, create_topic, folder_of, group_of, move_away, put, replicated_log
+from tests.restored import set_back_and_written
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
 
@@ -243,6 +246,22 @@ def test_what_late_uploads_leave_in_a_directory_of_before_is_deleted(log: Log, t
     put(log, [0, 1, 2])
     collector.round(log.journal.refresh())
     assert not left.exists() and other.exists() and len(objects_on(log, tmp_path, 1)) == 1
+
+
+def test_a_directory_of_before_stays_in_a_log_that_was_set_back(log: Log, tmp_path: Path) -> None:
+    """In the snapshot of the log's disk, it is the directory of the broker."""
+    put(log, [0, 1, 2])
+    old = folder_of(log, tmp_path, 1)
+    shutil.copytree(tmp_path / "log", tmp_path / "snapshot")
+    add_broker(log, 1, str(tmp_path / "broker-1"), replaces=True)
+    for _ in range(3):
+        time.sleep(0.005)
+        put(log, [0])
+        upkeep(log.journal, fence_and_expire)
+    state = log.journal.refresh()
+    assert state.brokers[1].former[0][1] <= state.fence
+    set_back_and_written(log, tmp_path / "snapshot", state.version)
+    assert RootCollector(log.journal).round(state).names == [] and list(old.rglob("*.seg"))
 
 
 def test_a_disk_that_is_registered_again_gets_another_directory(tmp_path: Path) -> None:
