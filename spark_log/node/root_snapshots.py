@@ -14,7 +14,7 @@ from functools import partial
 
 from spark_log.clock import Clock
 from spark_log.collector_pause import collector_paused
-from spark_log.errors import CorruptObject, NoSpace, ObjectNotFound
+from spark_log.errors import ConcurrentChange, CorruptObject, NoSpace, ObjectNotFound
 from spark_log.journal.object_names import SNAPSHOTS, listed, snapshot_epoch, snapshot_key, snapshot_version
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.node.failure_isolation import log_retry
@@ -45,13 +45,16 @@ def put_snapshot(store: ObjectStore, content: Content, unique: str, epoch: int |
     On a full disk, only the newest one of before stays.
 
     epoch:  of the quorum that writes it; None: that of the state.
-    Raises NoSpace, and CorruptObject if the storage returns other bytes than were put.
+    Raises NoSpace, CorruptObject if the storage returns other bytes than were put, and ConcurrentChange if a later
+    leader has written a copy: then none stays, since upkeep may have deleted what it would name.
     """
     with collector_paused():
         compact = content._replace(state=folded(content.state))
     end = Position(epoch=epoch or compact.state.coordinator.epoch, offset=compact.state.version)
     data = b"".join(encode_snapshot(end, (), compact.pieces()))
     name = snapshot_key(end.epoch, end.offset, unique)
+    upto = name.removesuffix(f"{unique}.checkpoint")
+    _not_after_others(store, name, upto)
     try:
         store.put(name, (data,))
     except NoSpace:  # upkeep frees no space before there is a newer copy
@@ -59,11 +62,20 @@ def put_snapshot(store: ObjectStore, content: Content, unique: str, epoch: int |
         store.put(name, (data,))
     if store.get(name) != data:
         raise CorruptObject(f"{store.url}/{name} cannot be read back as it was written")
-    upto = name.removesuffix(f"{unique}.checkpoint")
-    # Those of the same version may sort behind ours, and a later leader may have deleted it.
-    older = [one for one in listed(store, SNAPSHOTS) if one[: len(upto)] <= upto]
-    store.delete(older[:-KEPT])
+    store.delete(_not_after_others(store, name, upto)[:-KEPT])
     return name
+
+
+def _not_after_others(store: ObjectStore, name: str, upto: str) -> list[str]:
+    """All copies; one of the same version may sort behind ours.
+
+    Raises ConcurrentChange if a later leader has written one, and deletes ours.
+    """
+    copies = listed(store, SNAPSHOTS)
+    if copies and copies[-1][: len(upto)] > upto:
+        store.delete([name])
+        raise ConcurrentChange(f"{store.url}/{copies[-1]} is of a later leader: this one writes no copy")
+    return copies
 
 
 def newest_snapshot(store: ObjectStore) -> Content | None:

@@ -14,6 +14,7 @@ import pytest
 import spark_log
 from spark_log.errors import (
     AccessDenied,
+    ConcurrentChange,
     CorruptObject,
     NoSpace,
 )
@@ -169,3 +170,23 @@ def test_a_leader_whose_copy_is_gone_meanwhile_continues(store: ObjectStore, tmp
             return []
 
     put_snapshot(Gone(str(tmp_path / "log")), Content(state), "u")
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_leader_that_was_replaced_leaves_no_older_copy(store: ObjectStore, tmp_path: Path, *, hangs: bool) -> None:
+    """Otherwise it would be used if the only copy of its successor were damaged, and names objects that are deleted."""
+    state = spark_log.connect(tmp_path / "log").journal.state
+    old, new = (Content(dataclasses.replace(state, version=version)) for version in (7, 8))
+
+    class Hung(LocalStore):
+        """Its successor writes a copy before its own is put."""
+
+        def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+            put_snapshot(store, new, "u", epoch=2)
+            super().put(key, chunks)
+
+    if not hangs:
+        put_snapshot(store, new, "u", epoch=2)
+    with pytest.raises(ConcurrentChange, match="is of a later leader"):
+        put_snapshot(Hung(str(tmp_path / "log")) if hangs else store, old, "v", epoch=1)
+    assert [int(name.split("-")[1]) for name in store.list(SNAPSHOTS)] == [8]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from spark_log.errors import StorageUnavailable
+from spark_log.errors import ConcurrentChange, StorageUnavailable
 from spark_log.groups.group import GroupConfig
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
@@ -346,7 +346,7 @@ class SimulatedNode:
         while True:
             await asyncio.sleep(COPY_S)
             if self.leads:
-                with suppress(StorageUnavailable):
+                with suppress(StorageUnavailable, ConcurrentChange):
                     self.coordinator.root_snapshots.write()
 
     async def _ask_of_erasures(self) -> None:
