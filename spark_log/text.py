@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
+
+TIMES_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
     """`1 row`, `2,000 rows`; an irregular plural is given."""
     return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
+
+
+def duration_text(ms: int) -> str:
+    """`350 ms`, `12 s`, `3 h 5 min`: the two largest units."""
+    if 0 < ms < 1000:
+        return f"{ms} ms"
+    parts: list[str] = []
+    for unit, size in TIMES_MS:
+        count, ms = divmod(ms, size)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+    return " ".join(filter(None, parts[:2])) or "0 s"
 
 
 def unknown_brokers(brokers: Sequence[int]) -> str:
@@ -105,3 +121,13 @@ def printable_json(text: str) -> str:
 def json_text(value: object, indent: int | None = None) -> str:
     """A value as JSON that a terminal can show; letters of all scripts stay as they are."""
     return printable_json(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def json_bytes(value: bytes | None) -> Any:
+    """A string if it is UTF-8; otherwise {"base64": …}."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

@@ -20,8 +20,8 @@ from spark_log.cli.base import DURATION, Failed, Noun, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import echo, emit_fields
 from spark_log.cli.session import CommandSession
-from spark_log.cli.units import duration_text
 from spark_log.errors import InvalidRequest
+from spark_log.text import duration_text
 
 if TYPE_CHECKING:
     from spark_log.client.consuming.consumer import Consumer

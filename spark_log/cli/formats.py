@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import json
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spark_log.cli.yaml import flow_text
-from spark_log.text import json_text, printable
+from spark_log.text import json_bytes, json_text, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,13 +176,3 @@ def _whole(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         fields["key"], fields["value"] = json_bytes(fields["key"]), json_bytes(fields["value"])
         fields["headers"] = [[h["key"], json_bytes(h["value"])] for h in fields["headers"] or ()]
         yield fields
-
-
-def json_bytes(value: bytes | None) -> Any:
-    """A string if it is UTF-8; otherwise {"base64": …}."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}

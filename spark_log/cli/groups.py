@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,15 +13,12 @@ from spark_log.cli.output import Table, echo, emit_line, emit_parts, emit_rows
 from spark_log.cli.seek import check_free, seek
 from spark_log.cli.session import CommandSession
 from spark_log.cli.watch import watch_option, watch_rows
+from spark_log.display.groups import group_parts, group_rows, lag_rows, lags_of_group
 from spark_log.groups.group import LIVE_STATES
-from spark_log.positions import format_timestamp_ms
 from spark_log.text import counted
 
 if TYPE_CHECKING:
-    from spark_log.client.administering.group_listing import GroupDescription, MemberDescription
-    from spark_log.client.administering.lag import PartitionLag
-    from spark_log.journal.journal import Journal
-    from spark_log.model import TopicPartition
+    pass
 
 LAG_RATES = {"appended_per_second": "end", "consumed_per_second": "offset"}
 """Rates, with the columns that grow, of a partition or as sums."""
@@ -67,15 +64,6 @@ def list_groups(session: CommandSession, states: str | None, watch: bool) -> Non
         show(read(), ())
 
 
-def group_rows(journal: Journal, states: Collection[str]) -> list[dict[str, Any]]:
-    from spark_log.client.administering.group_listing import describe_groups
-    from spark_log.client.administering.lag import lags_of
-
-    found = {name: one for name, one in describe_groups(journal).items() if one.state in states}
-    lags = lags_of(journal, [name for name in found if name in journal.state.groups])
-    return [listed_group(one, lags.get(name, [])) for name, one in found.items()]
-
-
 def _states(text: str | None) -> tuple[str, ...]:
     """Names of states, case-insensitive.  Raises a usage error."""
     if text is None:
@@ -88,59 +76,6 @@ def _states(text: str | None) -> tuple[str, ...]:
                 f"{name!r} is not a state; expected {', '.join(LIVE_STATES)}", param_hint="'--state'"
             )
     return tuple(by_name[name] for name in given)
-
-
-def listed_group(group: GroupDescription, lags: Sequence[PartitionLag]) -> dict[str, Any]:
-    return {
-        "group": group.group_id,
-        "state": group.state,
-        "topics": len({lag.tp.topic for lag in lags}),
-        "partitions": len(lags),
-        **_total(lags),
-        "offset": sum(lag.position.offset for lag in lags),
-        "end": sum(lag.end for lag in lags),
-        "generation": group.generation,
-        "members": len(group.members),
-        "member": _holder(group),
-    }
-
-
-def _holder(group: GroupDescription) -> str | None:
-    """The single member that owns a group: a consumer, or a Spark query."""
-    alone = [member for member in group.members if member.assignment is None]
-    return (alone[0].owner or alone[0].member_id) if alone else None
-
-
-def _lags(journal: Journal, name: str) -> list[PartitionLag]:
-    from spark_log.client.administering.lag import lags_of
-
-    return lags_of(journal, [name])[name]
-
-
-def _row(lag: PartitionLag) -> dict[str, Any]:
-    return {
-        **lag.tp._asdict(),
-        "offset": lag.position.offset,
-        "start": lag.start,
-        "end": lag.end,
-        "lag": lag.records,
-        "lag_bytes": lag.bytes,
-        "lag_ms": lag.ms,
-        "trimmed": lag.trimmed,
-        "committed": format_timestamp_ms(lag.position.time),
-        "metadata": lag.position.metadata or None,
-    }
-
-
-def _total(lags: Sequence[PartitionLag]) -> dict[str, Any]:
-    """None for a group that has committed nothing: then its lag is not known."""
-    if not lags:
-        return dict.fromkeys(("lag", "lag_bytes", "lag_ms"))
-    return {
-        "lag": sum(lag.records for lag in lags),
-        "lag_bytes": sum(lag.bytes for lag in lags),
-        "lag_ms": max(lag.ms for lag in lags),
-    }
 
 
 @verb(group)
@@ -165,7 +100,7 @@ def describe(session: CommandSession, name: str, export: bool) -> None:
     journal = session.journal()
     if export:
         journal.refresh()
-        for lag in _lags(journal, name):
+        for lag in lags_of_group(journal, name):
             echo(f"{lag.tp.topic},{lag.tp.partition},{lag.position.offset}")
         return
     found = describe_groups(journal, [name])[name]
@@ -184,56 +119,10 @@ def describe(session: CommandSession, name: str, export: bool) -> None:
     emit_parts(session, fields, parts)
 
 
-def group_parts(
-    journal: Journal, found: GroupDescription
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """The fields of a group, its members and its offsets.  Raises GroupIdNotFound for a group without any."""
-    name, state = found.group_id, journal.state
-    lags = [] if name not in state.groups and found.members else _lags(journal, name)
-    seen = state.groups[name].seen if name in state.groups else 0
-    fields = {
-        "group": name,
-        "state": found.state,
-        "generation": found.generation,
-        "strategy": found.protocol or None,
-        "seen": format_timestamp_ms(seen) if seen else None,
-    }
-    members = [_member_row(member, found.leader) for member in found.members]
-    return fields, members, [{**_row(lag), "member": _owner_of(found, lag.tp)} for lag in lags]
-
-
-def _member_row(member: MemberDescription, leader: str) -> dict[str, Any]:
-    """partitions:  by topic; None: all partitions of the group."""
-    topics: dict[str, list[int]] | None = None
-    if member.assignment is not None:
-        topics = {}
-        for tp in member.assignment:
-            topics.setdefault(tp.topic, []).append(tp.partition)
-    return {
-        "member": member.member_id,
-        "kind": member.kind,
-        "owner": member.owner or None,
-        "client_id": member.client_id or None,
-        "host": member.host or None,
-        "process": member.process,
-        "instance": member.group_instance_id,
-        "leader": member.member_id == leader,
-        "partitions": topics,
-    }
-
-
 def _named(topics: Mapping[str, Sequence[int]] | None) -> str:
     if topics is None:
         return "all"
     return " ".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in topics.items()) or "none"
-
-
-def _owner_of(group: GroupDescription, tp: TopicPartition) -> str | None:
-    """The member that reads a partition."""
-    for member in group.members:
-        if member.assignment is None or tp in member.assignment:
-            return member.member_id
-    return None
 
 
 @verb(group)
@@ -250,21 +139,17 @@ def lag(session: CommandSession, name: str, watch: bool) -> None:
     journal = session.journal()
     journal.refresh()
     if not watch:
-        _show_lag(session, _lag_rows(journal, name))
+        _show_lag(session, lag_rows(journal, name))
         return
 
     def read() -> list[dict[str, Any]]:
         journal.poll()
-        return _lag_rows(journal, name)
+        return lag_rows(journal, name)
 
     def show(rows: list[dict[str, Any]]) -> None:
         _show_lag(session, rows, list(LAG_RATES))
 
     watch_rows(session, f"group {name}", read, show, keys=["topic", "partition"], rates=LAG_RATES)
-
-
-def _lag_rows(journal: Journal, name: str) -> list[dict[str, Any]]:
-    return [_row(lag) for lag in _lags(journal, name)]
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

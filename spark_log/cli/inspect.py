@@ -13,8 +13,10 @@ from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import echo, emit_line, emit_rows, emit_value
 from spark_log.cli.quorum_dump import dump_quorum
 from spark_log.cli.session import CommandSession
-from spark_log.cli.topics import all_configs_option, alter_configs, config_table
+from spark_log.cli.topics import CONFIG_COLUMNS, all_configs_option, alter_configs
 from spark_log.cli.units import human
+from spark_log.display.producers import producer_rows
+from spark_log.display.topics import config_rows
 from spark_log.errors import CorruptObject
 from spark_log.positions import Position, format_timestamp_ms
 from spark_log.text import counted, printable_json
@@ -277,8 +279,8 @@ def describe_config(session: CommandSession, topic: str | None, everything: bool
     Example:
       pylog config describe --topic orders
     """
-    table = config_table(session.connect(), topic, everything=everything)
-    emit_rows(session, [*table.columns, "meaning"], table.rows, table.wide)
+    rows = config_rows(session.connect(), topic, everything=everything)
+    emit_rows(session, [*CONFIG_COLUMNS, "meaning"], rows)
 
 
 @verb(config, "alter")
@@ -320,19 +322,3 @@ def list_producers(session: CommandSession) -> None:
     """
     rows = producer_rows(session.journal().refresh())
     emit_rows(session, ["producer", "kind", "epoch", "sequence", "holder", "version", "time"], rows)
-
-
-def producer_rows(state: State) -> list[dict[str, Any]]:
-    """A row per producer, by name."""
-    return [
-        {
-            "producer": name,
-            "kind": "plain" if found.plain else "named",
-            "epoch": found.epoch,
-            "sequence": found.last,
-            "holder": found.holder or None,
-            "version": found.version,
-            "time": format_timestamp_ms(found.time),
-        }
-        for name, found in sorted(state.producers.items())
-    ]

@@ -12,8 +12,7 @@ from spark_log.errors import InvalidRequest, RequestTimedOut, SparkLogError
 from spark_log.net.address import is_loopback, is_own_host, parse_address, split_address
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.daemon_threads import DaemonThreads
-from spark_log.net.http_port import HttpPort
-from spark_log.net.server import failure_response
+from spark_log.net.http_port import HttpPort, failure_response
 from spark_log.threads import SYSTEM_THREADS
 
 LIMITS = ConnectionLimits(body_bytes=1 << 10, connections=200, silent_connections=200, request_ms=10_000)

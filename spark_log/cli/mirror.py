@@ -12,10 +12,10 @@ import click
 from spark_log.cli.base import DURATION, Verb, confirmed, guarded, pass_session, storage_option, verb
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
-from spark_log.cli.units import duration_text, size_text
+from spark_log.cli.units import size_text
 from spark_log.errors import NoLog
 from spark_log.positions import format_timestamp_ms
-from spark_log.text import counted
+from spark_log.text import counted, duration_text
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log

@@ -11,8 +11,8 @@ import click
 from spark_log.cli.base import Verb, confirmed, guarded, pass_session, storage_option
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
-from spark_log.cli.units import duration_text
 from spark_log.net.address import is_coordinator
+from spark_log.text import duration_text
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log

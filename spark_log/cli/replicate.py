@@ -14,8 +14,8 @@ import click
 from spark_log.cli.base import DURATION, LONG, RATE, Failed, Verb, pass_session
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
-from spark_log.cli.units import duration_text, moved_text, size_text
-from spark_log.text import counted
+from spark_log.cli.units import moved_text, size_text
+from spark_log.text import counted, duration_text
 
 if TYPE_CHECKING:
     from spark_log.node.replicator import ReplicationReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, echo, emit_line, emit_parts, emit_rows
 from spark_log.cli.session import CommandSession
 from spark_log.cli.watch import watch_option, watch_rows
+from spark_log.display.topics import config_rows, topic_rows
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import Position, format_timestamp_ms
 from spark_log.text import counted
@@ -22,7 +23,6 @@ from spark_log.text import counted
 if TYPE_CHECKING:
     from spark_log.client.administering.descriptions import PartitionDescription
     from spark_log.client.log import Log
-    from spark_log.metadata.state import State
     from spark_log.model import TopicPartition
 
 
@@ -158,28 +158,6 @@ def list_topics(session: CommandSession, internal: bool, watch: bool) -> None:
     watch_rows(session, "topics", read, show, keys=["topic"], rates=TOPIC_RATES)
 
 
-def topic_rows(state: State, *, internal: bool, names: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """A row per topic, from the state alone.
-
-    names:  the topics; None: all.
-    """
-    from spark_log.client.reading.plan import chunks
-    from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
-
-    rows = []
-    for name in sorted(state.names if names is None else names):
-        topic_id = state.names[name]
-        parts = [part for _, part in state.topic_partitions(topic_id)]
-        size = sum(chunk.bytes for part in parts for chunk in chunks(part, part.start, part.readable_end))
-        records = sum(part.readable_end - part.start for part in parts)
-        appended = sum(part.readable_end for part in parts)
-        rows.append({"topic": name, "partitions": len(parts), "records": records, "bytes": size, "end": appended})
-    if internal:
-        records = len(progress_of(state).records)
-        rows.append({"topic": PROGRESS_TOPIC, "partitions": PARTITIONS, "records": records, "bytes": 0, "end": records})
-    return rows
-
-
 all_configs_option = click.option(
     "--all", "everything", is_flag=True, help="Include configs that are accepted without effect."
 )
@@ -224,11 +202,12 @@ def describe(session: CommandSession, name: str | None, everything: bool, which:
     lost = ["lost"] if any(part.lost for part in found.partitions) else []
     columns = ["partition", *REPLICA_COLUMNS, *moves, "start", *high, "end", *lost, "records", "bytes", "objects"]
     rows = [{**_replicas_shown(part), "records": part.rows} for part in found.partitions]
-    configs = config_table(log, name, everything=everything)
+    configs = Table(CONFIG_COLUMNS, config_rows(log, name, everything=everything))
     emit_parts(session, fields, {"partitions": Table(columns, rows), "configs": configs}, main="partitions")
 
 
 REPLICA_COLUMNS = ("leader", "replicas", "isr")
+CONFIG_COLUMNS = ("config", "value", "source", "in_force")
 MOVE_COLUMNS = ("adding", "removing")
 """Columns for partitions that move."""
 
@@ -249,26 +228,6 @@ def _list_partitions(session: CommandSession, log: Log, name: str | None, which:
         if getattr(part, which)
     ]
     emit_rows(session, ["topic", "partition", *REPLICA_COLUMNS], rows)
-
-
-def config_table(log: Log, name: str | None, *, everything: bool) -> Table:
-    """The configs of a topic, or of the log for None: those in force, and those that were set.
-
-    everything:  all of them.
-    """
-    entries = log.admin.describe_configs([name])[name]
-    rows = [
-        {
-            "config": config,
-            "value": entry.value,
-            "source": entry.source,
-            "in_force": entry.in_force,
-            "meaning": entry.doc,
-        }
-        for config, entry in entries.items()
-        if everything or entry.in_force or not entry.is_default
-    ]
-    return Table(["config", "value", "source", "in_force"], rows)
 
 
 @verb(topic)

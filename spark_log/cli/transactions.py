@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from spark_log.cli.base import Noun, confirmed, guarded, pass_session, verb
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
 from spark_log.cli.session import CommandSession
-from spark_log.positions import format_timestamp_ms
-
-if TYPE_CHECKING:
-    from spark_log.client.administering.transactional_ids import TransactionListing
+from spark_log.display.producers import transaction_row
 
 COLUMNS = ["transaction", "state", "epoch", "time", "timeout_ms"]
 
@@ -74,13 +69,3 @@ def abort_transaction(session: CommandSession, transactional_id: str, dry_run: b
     if confirmed(what, dry_run=dry_run, yes=yes):
         admin.abort_transaction(transactional_id)
         emit_line(session, f"transaction {transactional_id} aborted", {"transaction": transactional_id})
-
-
-def transaction_row(found: TransactionListing) -> dict[str, Any]:
-    return {
-        "transaction": found.transactional_id,
-        "state": found.state,
-        "epoch": found.producer_epoch,
-        "time": format_timestamp_ms(found.last_change_ms),
-        "timeout_ms": found.timeout_ms or None,
-    }

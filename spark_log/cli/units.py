@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_log.errors import InvalidRequest
-from spark_log.text import counted
+from spark_log.text import counted, duration_text
 
 SIZES = ("KiB", "MiB", "GiB", "TiB", "PiB")
 FACTORS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-TIMES_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
 
 def size_text(count: int) -> str:
@@ -31,18 +30,6 @@ def parse_rate(text: str) -> int:
     if found is None or not int(found[1]):
         raise InvalidRequest(f"{text!r} is not a number of bytes per second, such as 50MB")
     return int(found[1]) * FACTORS[found[2] or ""]
-
-
-def duration_text(ms: int) -> str:
-    """`350 ms`, `12 s`, `3 h 5 min`: the two largest units."""
-    if 0 < ms < 1000:
-        return f"{ms} ms"
-    parts: list[str] = []
-    for unit, size in TIMES_MS:
-        count, ms = divmod(ms, size)
-        if count or parts:
-            parts.append(f"{count} {unit}" if count else "")
-    return " ".join(filter(None, parts[:2])) or "0 s"
 
 
 def count_text(count: float) -> str:

@@ -11,9 +11,9 @@ import click
 from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session, storage_option
 from spark_log.cli.output import Progress, echo, emit_line, emit_rows, progress_bars
 from spark_log.cli.session import URL_VARIABLE, CommandSession
-from spark_log.cli.units import duration_text, moved_text, size_text
+from spark_log.cli.units import moved_text, size_text
 from spark_log.errors import NoLog
-from spark_log.text import counted, install_extra
+from spark_log.text import counted, duration_text, install_extra
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log

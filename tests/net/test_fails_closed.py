@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.cli.cluster import holder_checks
+from spark_log.display.health import holder_checks
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, CoordinatorNotAvailable, InvalidRequest
 from spark_log.groups.messages import JoinGroupRequest, MemberProtocol
 from spark_log.groups.subscription import Subscription, encode

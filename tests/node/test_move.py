@@ -15,9 +15,9 @@ from pyspark_pylog.open_log import kept_journal, planned_log
 from pyspark_pylog.options.parse import Location
 
 import spark_log
-from spark_log.cli.cluster import holder_checks
 from spark_log.client.log import Log
 from spark_log.client.producing.append import upload_rows
+from spark_log.display.health import holder_checks
 from spark_log.errors import (
     InconsistentClusterId,
     InvalidRequest,

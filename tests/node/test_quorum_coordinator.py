@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import spark_log
-from spark_log.cli.cluster import log_checks
 from spark_log.cli.console.of_coordinator import pages_of
 from spark_log.clock import SystemClock
+from spark_log.display.health import log_checks
 from spark_log.errors import (
     ClockSkewed,
     CoordinatorNotAvailable,

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_log.cli.formats import json_bytes
 from spark_log.client.log import Log
 from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_reads
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of, resolve
@@ -26,6 +25,7 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State
 from spark_log.model import Slice, TopicPartition
 from spark_log.positions import At, Latest, Position
+from spark_log.text import json_bytes
 
 PAGE_MAX = 200
 """Records of a page."""

@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from spark_log.cli.cluster import info_fields, log_checks
 from spark_log.cli.console import records
 from spark_log.cli.console.history import History
-from spark_log.cli.groups import group_parts, listed_group
-from spark_log.cli.inspect import producer_rows
-from spark_log.cli.topics import config_table, topic_rows
-from spark_log.cli.transactions import transaction_row
 from spark_log.client.administering.broker_views import describe_replicas
 from spark_log.client.administering.group_listing import GroupDescription, describe_group, shared_now
 from spark_log.client.administering.lag import lags_of
 from spark_log.client.log import Log
 from spark_log.client.reading.plan import chunks
+from spark_log.display.cluster import info_fields
+from spark_log.display.groups import group_parts, listed_group
+from spark_log.display.health import log_checks
+from spark_log.display.producers import producer_rows, transaction_row
+from spark_log.display.topics import config_rows, topic_rows
 from spark_log.errors import GroupIdNotFound, InvalidRequest
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.records import Piece
@@ -280,7 +280,7 @@ class Site:
                 _partition_row(state, topic_id, number)
                 for number in range(first, min(first + ROWS_MAX, topic.partitions))
             ],
-            "configs": config_table(log, name, everything=True).rows,
+            "configs": config_rows(log, name, everything=True),
             "readers": [
                 {"group": group, "lag": lag}
                 for group, lag in _readers(state, topic_id).items()

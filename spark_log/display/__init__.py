@@ -1,0 +1,1 @@
+"""Plain rows that commands print and the console shows: topics, groups, producers, configs, and the health of a log."""
