@@ -27,9 +27,10 @@ from pyspark.sql import SparkSession
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.plain_errors import plain_errors
-from spark_log import Log, errors
+from spark_log import errors
 from spark_log.cli.base import parse_duration
 from spark_log.cli.units import parse_rate
+from spark_log.client.log import Log
 from spark_log.client.open_journal import TOKEN_VARIABLE
 from spark_log.closed_pipe import EXIT_CLOSED_PIPE, discard_output
 from spark_log.config_types import UNITS_BYTES

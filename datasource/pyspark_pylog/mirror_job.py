@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import location_of, names, progress, repeat, topic_name, topic_names
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.topic_mirror import MirrorSettings, MirrorSource, TopicMirror, check_dead_letters, plan
-from spark_log import Log
+from spark_log.client.log import Log
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.errors import InvalidRequest, NoLog, SequenceConflict, SparkLogError
 

@@ -19,11 +19,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
-from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
+from spark_log.client.log import Log
 from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, with_map
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS
 from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest, SparkLogError
 from spark_log.metadata.restores import history_of
+from spark_log.model import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store

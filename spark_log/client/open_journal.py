@@ -21,12 +21,12 @@ from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.served_log import ServedLog, ServedMetadata
 from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.decide.coordinators import closed_error, moved_to
+from spark_log.metadata.identities import identity_in
 from spark_log.metadata.object_tags import tag_of_token
 from spark_log.metadata.state import State
 from spark_log.net.address import Target, is_coordinator, parse_target
 from spark_log.net.client import HttpLink, check_cluster
 from spark_log.net.messages import SERVED, ClusterInfo
-from spark_log.net.tokens import identity_in
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries

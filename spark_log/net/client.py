@@ -34,6 +34,7 @@ from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
 from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, Wait, resolve
 from spark_log.net.client_timeouts import ONE_ADDRESS, SEVERAL_ADDRESSES, ClientTimeouts
+from spark_log.net.failures import error_of
 from spark_log.net.health_check import get_health, health_of
 from spark_log.net.kafka_probe import is_kafka
 from spark_log.net.messages import (
@@ -56,7 +57,6 @@ from spark_log.net.messages import (
     TopicsRequest,
     decode,
     encode,
-    error_of,
 )
 from spark_log.net.request_errors import no_answer, refusal_of
 from spark_log.net.snapshot_download import download

@@ -9,10 +9,24 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
-from spark_log.errors import InvalidRequest, RequestTimedOut
+from spark_log.errors import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    CoordinatorNotAvailable,
+    CorruptObject,
+    InconsistentClusterId,
+    InvalidRequest,
+    NotCoordinator,
+    QuotaExceeded,
+    RequestTimedOut,
+    SparkLogError,
+    StorageError,
+)
 from spark_log.net.connection_limits import ConnectionLimits, Connections, Peer
+from spark_log.net.failures import failure_of
 from spark_log.net.head_first import HeadFirst
 from spark_log.net.listener import Listener
 
@@ -161,3 +175,29 @@ def _check_body(request: web.BaseRequest) -> None:
         raise InvalidRequest(f"Content-Encoding: {encoding[:40]!r} is not supported; send the body uncompressed")
     if "Transfer-Encoding" in request.headers:
         raise InvalidRequest("a body in chunks is not supported; send the whole body with a Content-Length")
+
+
+def failure_response(error: SparkLogError, status: int | None = None) -> web.Response:
+    """The response to a request that failed.
+
+    status:  of HTTP; None: the one for this error.
+    """
+    if status is None:
+        status = next((code for kind, code in _STATUS if isinstance(error, kind)), 400)
+    response = web.Response(body=msgspec.json.encode(failure_of(error)), status=status, content_type="application/json")
+    if isinstance(error, AuthenticationFailed):
+        response.force_close()  # the next request counts as a new connection
+    return response
+
+
+_STATUS: tuple[tuple[type[SparkLogError], int], ...] = (
+    (AuthenticationFailed, 401),
+    (AuthorizationFailed, 403),
+    (QuotaExceeded, 429),
+    (RequestTimedOut, 408),
+    (InconsistentClusterId, 409),
+    (NotCoordinator, 503),
+    (CoordinatorNotAvailable, 503),
+    (StorageError, 503),
+    (CorruptObject, 500),
+)

@@ -24,10 +24,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from spark_log import errors
 from spark_log.bounds import Long, Wait
 from spark_log.collector_pause import collector_paused
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import InvalidRequest
 from spark_log.groups.group import Roster
 from spark_log.groups.messages import (
     HeartbeatRequest,
@@ -41,28 +40,12 @@ from spark_log.groups.messages import (
 )
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.projection import Delta, Holdings
+from spark_log.net.failures import Failure
 
 PROTOCOL = 4
 """2: requests for changes have a body.  3: appends name the topics of records without a key."""
 WAIT_MS_MAX = 60_000
 """Longest wait of a request for changes."""
-_FIELDS = (
-    "start",
-    "end",
-    "current",
-    "owner",
-    "key",
-    "address",
-    "epoch",
-    "last",
-    "version",
-    "retry_after_ms",
-    "lacking",
-    "placement_group",
-    "partition",
-    "url",
-)
-"""Attributes of errors that error handlers need."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,16 +104,6 @@ class CommandsRequest(Message, frozen=True, kw_only=True):
     commands: tuple[AnyCommand, ...]
     held: Holdings | None = None
     """The contents of the client's state, if that has only some topics."""
-
-
-class Failure(Message, frozen=True, kw_only=True):
-    """An error of `spark_log.errors`."""
-
-    error: str
-    """Its class name."""
-    message: str
-    maybe_applied: bool = False
-    fields: dict[str, Any] = {}
 
 
 class CommandOutcome(Message, frozen=True, kw_only=True):
@@ -373,22 +346,3 @@ def decode(data: bytes | msgspec.Raw, kind: type[msgspec.Struct], what: str) -> 
 def batches_as_text(batches: Sequence[bytes]) -> tuple[str, ...]:
     """Objects of the log in JSON: they are text."""
     return tuple(data.decode() for data in batches)
-
-
-def failure_of(error: SparkLogError) -> Failure:
-    """An error as a message."""
-    fields = {name: value for name, value in vars(error).items() if name in _FIELDS}
-    return Failure(error=type(error).__name__, message=str(error), maybe_applied=error.maybe_applied, fields=fields)
-
-
-def error_of(failure: Failure) -> SparkLogError:
-    """The error in a message; one of an unknown class becomes an InvalidRequest with the class's name."""
-    kind = getattr(errors, failure.error, None)
-    try:
-        if not (isinstance(kind, type) and issubclass(kind, SparkLogError)):
-            raise TypeError
-        error = kind(failure.message, **failure.fields)
-    except TypeError:
-        error = InvalidRequest(f"{failure.error}: {failure.message}")
-    error.maybe_applied = failure.maybe_applied
-    return error

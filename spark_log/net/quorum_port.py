@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from spark_log.errors import AuthenticationFailed, InvalidRequest, SparkLogError
 from spark_log.net.connection_limits import ConnectionLimits
-from spark_log.net.http_port import KEEPALIVE_S, HttpPort, let_in_all
+from spark_log.net.http_port import KEEPALIVE_S, HttpPort, failure_response, let_in_all
 from spark_log.net.quorum_handshake import (
     PATH,
     REFUSED,
@@ -23,7 +23,6 @@ from spark_log.net.quorum_handshake import (
     check_request,
     reply_headers,
 )
-from spark_log.net.server import failure_response
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import Voters, key_text
 from spark_log.quorum.wire import Received, decode_message

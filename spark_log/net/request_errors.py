@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, LogMoved, SparkLogError
 from spark_log.net.client_connection import HttpResponse
-from spark_log.net.messages import Failure, decode, error_of
+from spark_log.net.failures import Failure, error_of
+from spark_log.net.messages import decode
 
 
 def no_answer(failures: Sequence[tuple[str, SparkLogError]], hint: str = "") -> CoordinatorNotAvailable | LogMoved:

@@ -15,17 +15,11 @@ import msgspec
 from aiohttp import web
 
 from spark_log.errors import (
-    AuthenticationFailed,
     AuthorizationFailed,
     CoordinatorNotAvailable,
-    CorruptObject,
-    InconsistentClusterId,
     InvalidRequest,
-    NotCoordinator,
     QuotaExceeded,
-    RequestTimedOut,
     SparkLogError,
-    StorageError,
 )
 from spark_log.groups.messages import Code, JoinGroupRequest, Response
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
@@ -38,7 +32,8 @@ from spark_log.net.change_replies import READ_BYTES_MAX, ChangeReplies
 from spark_log.net.claimed_copies import absent_copies, claimed_copies
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.daemon_threads import DaemonThreads
-from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort
+from spark_log.net.failures import failure_of
+from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort, failure_response
 from spark_log.net.large_requests import LARGE_BYTES, LargeRequests, check_count
 from spark_log.net.leader_check import LeaderCheck
 from spark_log.net.long_poll import LongPolls, PausedConnections, of_few
@@ -64,7 +59,6 @@ from spark_log.net.messages import (
     TopicsRequest,
     decode,
     encode,
-    failure_of,
 )
 from spark_log.net.quotas import Claim, Quota, Quotas
 from spark_log.net.service import GroupService, Rule, Service
@@ -576,25 +570,3 @@ def _topics_of(grant: Grant, request: JoinGroupRequest) -> Sequence[str]:
 
 def _answer(message: object) -> web.Response:
     return web.Response(body=encode(message), content_type="application/json")
-
-
-def failure_response(error: SparkLogError, status: int | None = None) -> web.Response:
-    if status is None:
-        status = next((code for kind, code in _STATUS if isinstance(error, kind)), 400)
-    response = web.Response(body=encode(failure_of(error)), status=status, content_type="application/json")
-    if isinstance(error, AuthenticationFailed):
-        response.force_close()  # the next request counts as a new connection
-    return response
-
-
-_STATUS: tuple[tuple[type[SparkLogError], int], ...] = (
-    (AuthenticationFailed, 401),
-    (AuthorizationFailed, 403),
-    (QuotaExceeded, 429),
-    (RequestTimedOut, 408),
-    (InconsistentClusterId, 409),
-    (NotCoordinator, 503),
-    (CoordinatorNotAvailable, 503),
-    (StorageError, 503),
-    (CorruptObject, 500),
-)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, InvalidRequest
 from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import AnyCommand, Append, SeveralCommands
+from spark_log.metadata.identities import DRAWN, OWNED, identity_in, identity_of_principal, is_named, topics_written
 from spark_log.metadata.object_tags import tag_of_hash, tagged
 from spark_log.metadata.state import State
 
@@ -45,12 +45,6 @@ class Grant(NamedTuple):
 GROUP = "group:"
 PRODUCER = "producer:"
 """Marks a prefix of producer identities (above: of groups); topic names cannot contain a colon."""
-NAMED = ("txn", "sink", "app")
-"""Kinds of identities with user-defined names: transactional ids, `producerId`, `txnAppId`."""
-_DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/")
-"""A query id in front of the name of an application that writes from the query's `foreachBatch`."""
-OWNED = "@"
-"""Before the name of the token to which an identity belongs.  A name of a token has no colon, which follows it."""
 ANYBODY = Grant("anybody", "admin")
 """The grant without configured tokens."""
 
@@ -199,30 +193,17 @@ def _check_producer(grant: Grant, producer: str, state: State) -> None:
     """
     kind, _, name = producer.removeprefix(_owner(grant)).partition(":")
     prefixes = grant.producers or grant.topics
-    drawn = kind == "app" and _DRAWN.match(name)
-    if _is_named(producer) and prefixes:
+    drawn = kind == "app" and DRAWN.match(name)
+    if is_named(producer) and prefixes:
         if not name.startswith(prefixes):
             raise AuthorizationFailed(
                 f"the token {grant.name!r} is for producer identities that begin with {' or '.join(prefixes)}, not "
                 f"{name!r}"
             )
     elif not producer.startswith(OWNED):
-        check_names(grant, topics=_written(producer, state))
+        check_names(grant, topics=topics_written(producer, state))
     if drawn and (topic := name.rpartition(":")[2]):
         check_names(grant, topics=(topic,))
-
-
-def _is_named(producer: str) -> bool:
-    """Whether a user has chosen the name of an identity."""
-    kind, _, name = producer.partition(":")
-    return kind in NAMED and not (kind == "app" and _DRAWN.match(name))
-
-
-def _written(producer: str, state: State) -> list[str]:
-    """The topics of the last commit under an identity."""
-    known = state.producers.get(producer)
-    last = None if known is None else known.last_commit
-    return sorted({state.topics[one].name for one in last.topics if one in state.topics}) if last is not None else []
 
 
 def with_identities(grant: Grant, command: AnyCommand, state: State) -> AnyCommand:
@@ -245,23 +226,8 @@ def with_identities(grant: Grant, command: AnyCommand, state: State) -> AnyComma
 
 def _identity(grant: Grant, producer: str, state: State) -> str:
     found = identity_in(state, grant.name, producer)
-    is_owned = found != producer or all(sees(name, grant.topics) for name in _written(producer, state))
+    is_owned = found != producer or all(sees(name, grant.topics) for name in topics_written(producer, state))
     return found if is_owned else identity_of_principal(grant.name, producer)
-
-
-def identity_in(state: State, principal: str, producer: str) -> str:
-    """The identity under which a log has the commits of a token's clients.
-
-    A query that is older than the tokens keeps its identity: its next batch may be a repeat.
-    """
-    owned, known = identity_of_principal(principal, producer), state.producers.get(producer)
-    is_older = known is not None and not known.plain and owned not in state.producers and _written(producer, state)
-    return producer if is_older else owned
-
-
-def identity_of_principal(principal: str, producer: str) -> str:
-    """The name that the log has for an identity of a token's clients; empty principal: there are no tokens."""
-    return producer if not principal or _is_named(producer) else f"{OWNED}{principal}:{producer}"
 
 
 def _owner(grant: Grant) -> str:

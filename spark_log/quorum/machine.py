@@ -47,6 +47,9 @@ from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.roles import Candidate, Follower, Leader, Prospective, Unattached
 from spark_log.quorum.voters import Voters
 
+AWAY_MS = 3_000
+"""A replica that has not fetched for this long does not count as reachable."""
+
 
 class Replication(NamedTuple):
     """How far another replica is."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_log.quorum.machine import Machine
+from spark_log.quorum.machine import AWAY_MS, Machine
 from spark_log.quorum.messages import Position, ReplicaKey
 from spark_log.quorum.voters import Voters
-
-AWAY_MS = 3_000
-"""A replica that has not fetched for this long does not count as reachable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

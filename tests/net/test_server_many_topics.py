@@ -14,7 +14,8 @@ from spark_log.errors import InvalidRequest
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import Target
 from spark_log.net.client import HttpLink
-from spark_log.net.messages import PROTOCOL, ClusterInfo, Failure, encode
+from spark_log.net.failures import Failure
+from spark_log.net.messages import PROTOCOL, ClusterInfo, encode
 from tests.services import Services
 
 TOPICS = 3000

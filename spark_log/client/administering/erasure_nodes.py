@@ -7,7 +7,7 @@ from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordin
 from spark_log.journal.journal import Journal
 from spark_log.metadata.erasures import METADATA
 from spark_log.metadata.state import State
-from spark_log.quorum_node.node_status import AWAY_MS
+from spark_log.quorum.machine import AWAY_MS
 
 
 def quorum_to_erase(journal: Journal, state: State) -> QuorumInfo | None:

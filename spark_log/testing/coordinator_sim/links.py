@@ -23,6 +23,7 @@ from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.state import Leadership, State
 from spark_log.net.client import LEADERLESS_S, SILENT_PAUSE_S, SILENT_S
+from spark_log.net.failures import Failure, error_of
 from spark_log.net.messages import (
     GROUP_PATHS,
     ChangesReply,
@@ -31,7 +32,6 @@ from spark_log.net.messages import (
     ClaimRequest,
     CommandsReply,
     CommandsRequest,
-    Failure,
     GroupAnswered,
     MemberRequest,
     MemberResponse,
@@ -39,7 +39,6 @@ from spark_log.net.messages import (
     SnapshotRequest,
     decode,
     encode,
-    error_of,
 )
 from spark_log.net.request_errors import no_answer
 from spark_log.testing.coordinator_sim.network import Refused

@@ -9,6 +9,7 @@ from typing import Any
 from spark_log.errors import SparkLogError
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.commands import CreateTopic
+from spark_log.net.failures import Failure, error_of
 from spark_log.net.messages import (
     ChangesReply,
     ChangesRequest,
@@ -16,10 +17,8 @@ from spark_log.net.messages import (
     ClaimRequest,
     CommandsReply,
     CommandsRequest,
-    Failure,
     decode,
     encode,
-    error_of,
 )
 from spark_log.node.quorum_commands import OFFERS_MAX
 from spark_log.quorum_node.node import UNKNOWN_S

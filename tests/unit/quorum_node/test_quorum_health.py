@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_log.errors import CoordinatorNotAvailable
+from spark_log.quorum.machine import AWAY_MS
 from spark_log.quorum.messages import EMPTY, ReplicaKey
-from spark_log.quorum_node.node_status import AWAY_MS, NodeStatus, ReplicaStatus
+from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
 from spark_log.quorum_node.quorum_health import Answers, quorum_findings
 
 ONE, TWO, THREE = (ReplicaKey(number, f"d{number}") for number in (1, 2, 3))
