@@ -102,6 +102,7 @@ def restore(
     """
     from spark_log.cli.quorum import random_name
     from spark_log.client.administering.erasure_status import OF_A_COPY
+    from spark_log.clock import SystemClock
     from spark_log.node.quorum_founding import check_restore, content_to_restore, former_addresses, restore_log
     from spark_log.positions import format_timestamp_ms
     from spark_log.quorum.messages import EMPTY
@@ -121,7 +122,7 @@ def restore(
         )
         if not confirmed(what, dry_run=dry_run, yes=yes):
             return
-        done = restore_log(store, found, voters, random_name(), left)
+        done = restore_log(store, found, voters, random_name(), left, now_ms=SystemClock().now_ms())
     lost = f"; {counted(done.missing, 'object')} of it missing, run `pylog verify`" if done.missing else ""
     text = (
         f"{directory} has version {done.version} of the log, of {format_timestamp_ms(done.time_ms)}: all later changes are lost{lost}; "

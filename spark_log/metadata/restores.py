@@ -39,11 +39,14 @@ def history_of(state: State) -> str:
     return state.restores[-1].history if state.restores else ""
 
 
-def new_history(state: State, now_ms: int, unique: str) -> str:
+def new_history(state: State, now_ms: int, unique: str, after: str = "") -> str:
     """The id of the history that begins after a state.  It begins with a time, which is not before that of the present
     history, whatever the clocks say.
+
+    after:  another id, whose time is earlier.
     """
-    return f"{max(now_ms, state.time, _began(history_of(state)) or 0):0{TIME_DIGITS}x}-{unique}"
+    began = max(now_ms, state.time, _began(history_of(state)) or 0, (_began(after) or 0) + 1)
+    return f"{began:0{TIME_DIGITS}x}-{unique}"
 
 
 def _began(history: str) -> int | None:

@@ -7,7 +7,8 @@ that may continue it.  The quorum writes the second one, `end_adoption`, when a 
 cancel any more.  Then `meta/format` names the quorum.
 
 A quorum that is founded has an id, in its snapshots and in `meta/format`.  A leader with another one does not lead: it
-belongs to a quorum that was given up.
+belongs to a quorum that was given up.  The id begins with a time, as that of a history: a leader that hung may write
+that of its quorum late, and a quorum that has replaced it knows that it is the later one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.metadata.decide.coordinators import QUORUM, check_can_move, moved_to, moving_to
 from spark_log.metadata.replay import replay
-from spark_log.metadata.restores import with_restore
+from spark_log.metadata.restores import is_former, new_history, with_restore
 from spark_log.metadata.state import Leadership, State
 from spark_log.net.address import SCHEME, parse_target
 from spark_log.node.log_move import check_on_its_way
@@ -73,7 +74,8 @@ def adopt_log(journal: Journal, directory: DataDirectory, voters: Voters, url: s
     if not moving_to(held):
         journal.take_over(held.epoch, url, host=key_text(directory.meta.key), purpose="moving")
     state = journal.state
-    content = Content(state, journal.view.head, journal.context.unique())
+    founding = new_history(state, journal.context.clock.now_ms(), journal.context.unique())
+    content = Content(state, journal.view.head, founding)
     _begin(directory, voters, content, state.coordinator.epoch)
     if journal.refresh().coordinator != state.coordinator:
         raise InvalidRequest(
@@ -177,26 +179,33 @@ def check_is_adopted(journal: Journal) -> None:
 
 
 def restore_log(
-    store: ObjectStore, directory: DataDirectory, voters: Voters, founding: str, source: DataDirectory | None = None
+    store: ObjectStore,
+    directory: DataDirectory,
+    voters: Voters,
+    unique: str,
+    source: DataDirectory | None = None,
+    *,
+    now_ms: int,
 ) -> Founded:
     """Begin another quorum for a log that has lost its nodes.  If this is killed, run it again.
 
     store:      the storage of the records.
     directory:  as for `adopt_log`.
-    founding:   a random id for the quorum.
+    unique:     a random text for the id of the quorum.
     source:     the directory of a lost node, if one can still be read; None: use the newest copy on the storage.
     Raises InvalidRequest if the directory cannot be used, NoLog if the storage has no copy, CorruptObject.
     """
     restored, form = check_restore(store, directory, voters)
     content = content_to_restore(store, directory, restored, form, source)
     if restored.snapshot == EMPTY:
+        founding = new_history(content.state, now_ms, unique, after=form.founding)
         state = with_restore(content.state, founding, content.state.version)
         # A client that knows the record of this version loads the state again, because its first line differs.
         content = content._replace(state=state, head=f"restored {founding}".encode(), founding=founding)
         epoch = max(content.state.coordinator.epoch, newest_epoch(store)) + EPOCHS_APART
         store.put(FORMAT_KEY, (form.of_quorum(form.quorum, founding).encode(),))
-        unique = "".join(one for one in founding.lower() if one.isalnum())
-        put_snapshot(store, content, unique, epoch)  # it shows that the former quorum is replaced
+        name = "".join(one for one in unique.lower() if one.isalnum())
+        put_snapshot(store, content, name, epoch)  # it shows that the former quorum is replaced
         _begin(directory, voters, content, epoch)
     state = content.state
     return Founded(state.version, state.time, _missing(store, state))
@@ -254,9 +263,13 @@ def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) 
     restored = directory.disk.load()
     if restored.snapshot == EMPTY:
         check_empty(directory, restored)
-    elif stored_content(directory, restored).founding != form.founding:
+    elif _is_replaced(stored_content(directory, restored), form):
         raise InvalidRequest(f"{key_text(directory.meta.key)} belongs to a quorum that was replaced: format it again")
     return restored, form
+
+
+def _is_replaced(content: Content, form: Format) -> bool:
+    return content.founding != form.founding and not is_former(content.state, form.founding)
 
 
 def _lost_format(store: ObjectStore, cluster_id: str) -> Format:

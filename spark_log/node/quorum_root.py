@@ -6,24 +6,26 @@ Another log must not use the folder: its upkeep would delete the objects of this
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random, SystemRandom
 
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import InconsistentClusterId, InvalidRequest, LogMoved, WrongRoot
+from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, LogMoved, WrongRoot
 from spark_log.journal.broker_roots import not_there
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import FORMAT_VERSION, QUORUM_VERSION, Format, parse_format, put_format
 from spark_log.journal.log_remains import find_remains, has_metadata, is_broker_root, remains_error
-from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, LOG, SNAPSHOTS, snapshot_epoch
+from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, LOG, SNAPSHOTS
 from spark_log.journal.storage_log import StorageLog, check_mounted
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.decide.coordinators import moved_to
+from spark_log.metadata.restores import is_former
 from spark_log.metadata.state import State
 from spark_log.net.address import SCHEME
 from spark_log.node.quorum_founding import check_is_adopted, end_adoption, name_again, not_continued_error
-from spark_log.node.root_snapshots import newest_snapshot
+from spark_log.node.root_snapshots import newest_epoch, newest_snapshot
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
@@ -99,8 +101,9 @@ class QuorumRoot:
             form = name_again(journal, form, leader.founding)
             if not form.quorum:
                 form = end_adoption(journal, leader.state, form, leader.founding)
-        if form.founding != leader.founding:
-            raise replaced_error(self.store.url)
+        self._check_is_ours(form, leader)
+        with suppress(CorruptObject):
+            self._check_not_replaced(leader)
         self._is_claimed = True
 
     def keep(self, leader: Claimant) -> None:
@@ -115,12 +118,15 @@ class QuorumRoot:
             self._is_claimed = was_claimed
             raise not_there(self.store.url)
         self._check_cluster(form)
+        is_named = bool(form.quorum) and form.founding == leader.founding
         if not form.quorum:
             form = name_again(self._journal(), form, leader.founding)
         if not form.quorum:
             raise not_continued_error(self.store.url)
-        if form.founding != leader.founding:
-            raise replaced_error(self.store.url)
+        self._check_is_ours(form, leader)
+        if not is_named:
+            with suppress(CorruptObject):
+                self._check_not_replaced(leader)
         self._is_claimed = was_claimed
 
     def _format(self) -> Format | None:
@@ -174,10 +180,7 @@ class QuorumRoot:
         if not names:
             return None
         copies = [name for name in names if name.startswith(SNAPSHOTS)]
-        if copies and snapshot_epoch(copies[-1]) > leader.state.coordinator.epoch:
-            newest = newest_snapshot(self.store)
-            if newest is not None and newest.founding != leader.founding:
-                raise replaced_error(self.store.url)
+        self._check_not_replaced(leader)
         if has_metadata(names):
             url = moved_to(self._journal().state.coordinator)
         elif not copies and not any(name in leader.state.objects or name in leader.state.dropped for name in names):
@@ -189,6 +192,27 @@ class QuorumRoot:
             raise remains_error(self.store.url, names)
         logger.warning("%s/%s was lost, and is written again", self.store.url, FORMAT_KEY)
         return self._put(leader, url)
+
+    def _check_is_ours(self, form: Format, leader: Claimant) -> None:
+        """Write the file again if it names a quorum that this one has replaced, whose leader hung before it wrote it.
+
+        Raises LogMoved if another quorum has replaced this one.
+        """
+        if form.founding == leader.founding:
+            return
+        if not is_former(leader.state, form.founding):
+            raise replaced_error(self.store.url)
+        logger.warning("%s/%s named a quorum that was replaced, and is written again", self.store.url, FORMAT_KEY)
+        self._stores.metadata.put(FORMAT_KEY, (form.of_quorum(form.quorum, leader.founding).encode(),))
+
+    def _check_not_replaced(self, leader: Claimant) -> None:
+        """Raise LogMoved if the newest copy of the metadata is that of a later quorum: it may have begun while this
+        process slept, before it wrote the file.  Raises CorruptObject if no copy can be read.
+        """
+        if newest_epoch(self.store) > leader.state.coordinator.epoch:
+            newest = newest_snapshot(self.store)
+            if newest is not None and is_former(newest.state, leader.founding):
+                raise replaced_error(self.store.url)
 
     def _put_format(self, leader: Claimant, url: str, nonce: str) -> Format:
         check_mounted(self.store.url)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY
@@ -127,7 +128,8 @@ def adopt(store: ObjectStore, nodes: Nodes, node: int = 1) -> Founded:
 
 def restore(store: ObjectStore, nodes: Nodes, source: DataDirectory | None = None) -> Founded:
     with nodes.open() as directory:
-        return restore_log(store, directory, nodes.voters, f"id-{nodes.voters[0].directory}", source)
+        unique = f"id-{nodes.voters[0].directory}"
+        return restore_log(store, directory, nodes.voters, unique, source, now_ms=SystemClock().now_ms())
 
 
 def append_and_read(url: str, *new: str) -> list[str]:

@@ -35,6 +35,7 @@ from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.quorum_admin import QuorumAdmin
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
 from tests.node.founding import (
     URL,
     Nodes,
@@ -46,6 +47,7 @@ from tests.node.founding import (
     cluster_id,
     leader_of,
     levels,
+    restore,
     run_until_done,
     store,
 )
@@ -238,3 +240,77 @@ def test_a_move_that_sleeps_while_a_quorum_adopts_the_place_changes_nothing(stor
     form = parse_format(moved.get(FORMAT_KEY), moved.url)
     assert (form.quorum, form.founding) == (URL, content.founding)
     root.claim(leader_of(content), "n")
+
+
+class Sleeps(Wrapper):
+    """Something happens before the next write of `meta/format`, as while the process of a leader is stopped."""
+
+    def __init__(self, inner: ObjectStore, happens: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._happens = [happens]
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        if key == FORMAT_KEY and self._happens:
+            self._happens.pop()()
+        super().put(key, chunks)
+
+
+@pytest.mark.parametrize("restores", [1, 2])
+@pytest.mark.parametrize("write", ["end_adoption", "name_again", "written again"])
+def test_a_leader_that_sleeps_while_its_quorum_is_replaced_takes_nothing_back(
+    store: ObjectStore, tmp_path: Path, write: str, restores: int
+) -> None:
+    """It wakes up, and writes the former id into `meta/format`.  Neither it nor another one of that quorum leads, and
+    the quorum that has replaced it writes the present id again.
+    """
+    own, nodes = cluster_id(store), Nodes(tmp_path, cluster_id(store), 1)
+    adopt(store, nodes)
+    content, later = stored(nodes), [Nodes(tmp_path, own, 1, name) for name in "cd"[:restores]]
+    if write != "end_adoption":
+        QuorumRoot(store, own).claim(leader_of(content), "n")
+        put_snapshot(store, content, "u")
+    if write == "name_again":
+        opened_by_force(store)
+    if write == "written again":
+        restore(store, replacing := Nodes(tmp_path, own, 1, "b"))
+        name_quorum(store, content.founding)
+        content = stored(replacing)
+
+    def replace_it() -> None:
+        QuorumRoot(store, own).claim(leader_of(content), "n")  # another leader of that quorum is faster
+        put_snapshot(store, content, "u")
+        for new in later:
+            restore(store, new)
+
+    root = QuorumRoot(Sleeps(store, replace_it), own)
+    with pytest.raises(LogMoved, match="a quorum that has replaced this one"):
+        root.claim(leader_of(content), "n") if write == "end_adoption" else root.keep(leader_of(content))
+    assert founding_in(store) == content.founding, "it has written it late"
+    assert restore(store, later[-1]).version == content.state.version, "the command may be run again"
+    *former, newest = (content, *map(stored, later))
+    for one in former:
+        with pytest.raises(LogMoved):
+            QuorumRoot(store, own).claim(leader_of(one), "n")
+    for is_leading in (False, True):
+        name_quorum(store, content.founding)
+        root = QuorumRoot(store, own)
+        root.keep(leader_of(newest)) if is_leading else root.claim(leader_of(newest), "n")
+        assert founding_in(store) == newest.founding
+    for one in former:
+        with pytest.raises(LogMoved):
+            QuorumRoot(store, own).keep(leader_of(one))
+
+
+def stored(nodes: Nodes) -> Content:
+    """The state in the directory of the first node."""
+    with nodes.open() as directory:
+        return stored_content(directory, directory.disk.load())
+
+
+def founding_in(store: ObjectStore) -> str:
+    return parse_format(store.get(FORMAT_KEY), store.url).founding
+
+
+def name_quorum(store: ObjectStore, founding: str) -> None:
+    """Write `meta/format` as a leader of that quorum does."""
+    store.put(FORMAT_KEY, (parse_format(store.get(FORMAT_KEY), store.url).of_quorum(URL, founding).encode(),))

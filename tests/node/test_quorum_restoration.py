@@ -103,11 +103,11 @@ def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path:
     former = QuorumRoot(store, cluster_id(store))
     for after in (False, True):
         with nodes.open() as directory, pytest.raises(Died):
-            restore_log(Dying(local, 1, after=after), directory, nodes.voters, "id", None)
+            restore_log(Dying(local, 1, after=after), directory, nodes.voters, "id", now_ms=1)
         with pytest.raises(LogMoved) if after else nullcontext():
             former.keep(leader_of(Content(State(), founding="former")))
     deaths, done = run_until_done(
-        nodes, lambda directory, deaths: restore_log(store, directory, nodes.voters, f"id-{deaths}", None)
+        nodes, lambda directory, deaths: restore_log(store, directory, nodes.voters, f"id-{deaths}", now_ms=1)
     )
     assert deaths >= 4 and restore(store, nodes) == done
     with nodes.open() as directory:

@@ -365,7 +365,7 @@ def _last_entry(node: SimulatedNode) -> tuple[int, int]:
 def _restore(sim: AdoptionSimulation, node: SimulatedNode, lost: SimulatedNode, process: SimulatedProcess) -> None:
     directory: Any = Directory(node.meta, Disk(node.files))
     source: Any = Directory(lost.meta, Disk(lost.files))
-    restore_log(SimulatedStore(process), directory, sim.voters, sim.fresh("restored"), source)
+    restore_log(SimulatedStore(process), directory, sim.voters, sim.fresh("restored"), source, now_ms=sim.now)
     sim.oracle.seen["restored"] += 1
 
 
