@@ -114,7 +114,7 @@ def growth_markdown(figures: Mapping[str, Any]) -> str:
         for cost, values in table["costs"].items():
             points = " | ".join(_number(value) for value in values)
             parts.append(f"| {cost} | {points} | {table['exponents'][cost]:+.2f} | {table['growth'][cost]} |")
-        limit = textwrap.fill(f"The limit: {table['bound']}.", 120, break_long_words=False, break_on_hyphens=False)
+        limit = textwrap.fill(f"**Reading it.** {table['bound']}.", 120, break_long_words=False, break_on_hyphens=False)
         parts += ["", limit, ""]
     return "\n".join([*parts, f"Measured {machine_line(figures['machine'])}."])
 

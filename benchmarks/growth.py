@@ -179,8 +179,8 @@ def by_partitions(sizes: Sizes) -> Table:
         "partitions",
         list(map(float, sizes.partitions)),
         costs,
-        "records are gathered in runs of a partition, and short runs "
-        "cost by their number: about 0.1 ms a run of a task",
+        "Each task writes a batch per partition. Each batch has a fixed cost of about 0.1 ms, which dominates "
+        "when batches are short",
     )
 
 
@@ -212,8 +212,8 @@ def by_commits(sizes: Sizes) -> Table:
         "commits in the log",
         list(map(float, sizes.commits)),
         costs,
-        "a commit is two files and a listing; the state keeps a row for each object until `pylog "
-        "maintain` merges them: each open reads it, and once in 100 commits it is written",
+        "A commit writes two files and makes one listing. The state keeps a row for each object until `pylog "
+        "maintain` merges them. Each open reads the state, and every 100 commits write it",
     )
 
 
@@ -238,9 +238,9 @@ def maintained(sizes: Sizes) -> Table:
         "commits in the log",
         list(map(float, sizes.maintained)),
         costs,
-        "merging leaves a few segments of many commits, so the state has a few rows; those of the "
-        "objects that they replaced go when `gc.fence.age.ms` (a day) is over: what is read at an "
-        "open is the commits of a day at most, of two if `pylog maintain` runs once in one",
+        "Merging leaves a few segments for many commits, so the state has few rows. The rows of replaced "
+        "objects are removed after `gc.fence.age.ms` (a day). So an open reads the commits of at most one "
+        "day, or of two if `pylog maintain` runs once a day",
     )
 
 
@@ -280,8 +280,8 @@ def by_record_size(sizes: Sizes) -> Table:
         "bytes of a record",
         list(map(float, sizes.records)),
         costs,
-        "below about 1 kB columns are handled by the batch and a record costs its "
-        "share of a batch; above, its bytes: copy, compression, checksum, disk",
+        "Below about 1 kB, pylog processes columns by the batch, and a record costs its share. Above, its "
+        "bytes dominate: copy, compression, checksum, disk",
     )
 
 
@@ -315,8 +315,8 @@ def by_writers(sizes: Sizes) -> Table:
         "writers",
         list(map(float, sizes.writers)),
         costs,
-        "one log has one next version: writers take it in turn, a writer "
-        "that loses the race retries, and two cores are shared",
+        "A log has one next version, so writers take turns, and a writer that loses the race retries. All "
+        "writers share two cores",
     )
 
 
@@ -366,10 +366,10 @@ def by_slices(sizes: Sizes) -> Table:
         "slices of a topic",
         list(map(float, sizes.slices)),
         costs,
-        "a plan makes an object of every slice that is read, 1 µs each, and of no other; slices are "
-        "sealed when there are many, and the rows of those indexes that overlap are unpacked, 0.1 µs "
-        "each, of no other partition; an open reads the checkpoint, 2 µs for each object of the log, "
-        "and the slices where there are too few commits for a seal, as in the smallest",
+        "A plan creates an object for every slice that is read, 1 µs each. Many slices are sealed into "
+        "indexes; a plan unpacks the rows of the indexes that overlap, 0.1 µs each. An open reads the "
+        "checkpoint, 2 µs for each object of the log. In the smallest log, too few commits exist for a seal, "
+        "so it reads the slices too",
     )
 
 
@@ -387,8 +387,8 @@ def by_objects(sizes: Sizes) -> Table:
         "live objects",
         list(map(float, sizes.objects)),
         costs,
-        "an open decompresses the columns of all objects and partitions; the next checkpoint encodes the blocks that "
-        f"{checkpoint.CHANGES:,} changed objects are in, and copies the rest",
+        "An open decompresses the columns of all objects and partitions. The next checkpoint encodes the blocks that "
+        f"contain the {checkpoint.CHANGES:,} changed objects, and copies the rest",
     )
 
 
@@ -410,8 +410,8 @@ def by_merged_slices(sizes: Sizes) -> Table:
         "merged slices in the log",
         list(map(float, sizes.merged)),
         costs,
-        "the first round looks at all partitions and seals their slices, the next ones look at partitions that "
-        "changed: a commit of 100 slices changes as many; a round without changes reads the end of the log",
+        "The first round checks all partitions and seals their slices. Later rounds check partitions that "
+        "changed: a commit of 100 slices changes 100. A round without changes reads the end of the log",
     )
 
 
@@ -433,8 +433,8 @@ def by_groups(sizes: Sizes) -> Table:
         "groups, or members of one group",
         list(map(float, sizes.groups)),
         costs,
-        "timers wait in one heap, and a heartbeat reads its own group; a member joins once, and the leader is sent "
-        "the list of members",
+        "Timers wait in one heap, and a heartbeat reads only its group. A member joins once, and the leader "
+        "receives the list of members",
     )
 
 
@@ -455,8 +455,8 @@ def by_topics(sizes: Sizes) -> Table:
         "topics that rows name",
         list(map(float, sizes.topics)),
         {"a row, CPU µs": cost},
-        "32 MiB of rows wait to be sorted by topic and partition; with many topics their batches are short, and "
-        "compression begins again for each column of a batch",
+        "32 MiB of rows are sorted by topic and partition at a time. With many topics, batches are short, and "
+        "compression starts again for each column of a batch",
     )
 
 
@@ -503,7 +503,7 @@ def show(made: dict[str, Any]) -> None:
     for name, cost in made["costs"].items():
         points = ", ".join(f"{value:.3g}" for value in cost)
         print(f"  {name}: {points}; exponent {made['exponents'][name]:+.2f}, {made['growth'][name]}")
-    print(f"  bound by: {made['bound']}")
+    print(f"  {made['bound']}")
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ WITHOUT = {
     "docs/copies.md": {"copy-mirror-and-move-a-log"},
     "docs/measurements.md": {"measurements"},
     "docs/measurements-alone.md": {"measured-alone"},
-    "docs/measurements-kafka.md": {"measured-beside-kafka"},
+    "docs/measurements-kafka.md": {"compared-with-kafka"},
     "docs/retention.md": {"retention"},
     "docs/performance.md": {"performance"},
     "docs/security.md": {"security"},
