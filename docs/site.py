@@ -22,6 +22,8 @@ OUT = ROOT / ".pylog"
 ELSEWHERE = "source"
 """Folder of the site for files that are not below docs/."""
 NOT_IN_THE_SIDEBAR = ("By keyword",)
+FOR_MAINTAINERS = DOCS / "promises.md"
+"""A list of tests, which would fill the search with their names: the site does not have it."""
 
 LINK = re.compile(r"(\]\()(?!https?://|#)([^)\s]+)(\))|(\b(?:src|srcset|href)=\")(?!https?://|#)([^\"]+)(\")")
 CODE = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
@@ -55,7 +57,7 @@ validation:
 
 def stage(folder: Path) -> None:
     """Fill a new folder with all pages, and with what they link to."""
-    waiting, seen = [*sorted(DOCS.rglob("*.md"))], set[Path]()
+    waiting, seen = sorted({*DOCS.rglob("*.md")} - {FOR_MAINTAINERS}), set[Path]()
     while waiting:
         file = waiting.pop()
         if file in seen or not file.is_file():
@@ -86,8 +88,10 @@ def linked_files(text: str, page: Path) -> Iterator[Path]:
 
 
 def file_of(path: str, page: Path) -> Path | None:
-    """The file behind a link on a page; None: the link leads to a folder without a README.md."""
+    """The file behind a link on a page; None: the site does not have it, such as a folder without a README.md."""
     found = Path(os.path.normpath(page.parent / path))
+    if found == FOR_MAINTAINERS:
+        return None
     if found == DOCS / "decisions":
         return found / "README.md"
     if found.is_dir():
@@ -100,7 +104,7 @@ def without_code(text: str) -> str:
 
 
 def relinked(text: str, page: Path) -> str:
-    """A page with links that work in the site.  A link to a folder that the site does not have becomes its text."""
+    """A page with links that work in the site.  A link to what the site does not have leads to its first page."""
 
     def replaced(found: re.Match[str]) -> str:
         before, link, after = found.group(1, 2, 3) if found[1] else found.group(4, 5, 6)

@@ -36,12 +36,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_among_the_pages() -> None:
-    """docs/README.md names all of them; decisions have a separate folder."""
+    """docs/README.md names all of them but the list for maintainers; decisions have a separate folder."""
     named = {
         (ROOT / "docs" / link.partition("#")[0]).resolve() for link in _LINK.findall(prose(ROOT / "docs/README.md"))
     }
     found = {page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions"}
-    assert found - {ROOT / "docs" / "README.md"} <= named
+    assert found - {ROOT / "docs" / "README.md", ROOT / "docs" / "promises.md"} <= named
 
 
 def test_every_make_target_on_the_pages_exists() -> None:
