@@ -23,7 +23,16 @@ from spark_log.metadata.replay_reassignments import with_late_slices, with_new_o
 from spark_log.metadata.replay_replicas import not_pending, placed_rows, swapped_copies
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import copies_of, epoch_of, group_at, is_active, is_async, min_insync, targets_of
-from spark_log.metadata.state import LostRange, Partition, PendingCommit, ProducerState, State, TopicKey
+from spark_log.metadata.state import (
+    Entries,
+    LostRange,
+    Partition,
+    PendingCommit,
+    ProducerState,
+    State,
+    TopicKey,
+    entries_of,
+)
 from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice, kind_and_stats
 from spark_log.settings import topic_config
 
@@ -31,8 +40,6 @@ PENDING_MAX = 10_000
 """The most pending commits of a partition: each change of copies looks at all of them."""
 LACKING_MAX = 256
 """The most objects that the reply to a commit says must be copied first."""
-
-Entries = Mapping[TopicKey, Sequence[Slice | r.Piece]]
 
 
 class LackingObject(NamedTuple):
@@ -157,16 +164,6 @@ def _released(state: State, due: Sequence[PendingCommit]) -> State:
         pending=tuple(one for one in state.pending if id(one) not in gone),
     )
     return with_late_slices(state, places)
-
-
-def entries_of(commit: PendingCommit) -> Entries:
-    """By partition, in the order of offsets."""
-    found: dict[TopicKey, list[Slice | r.Piece]] = {}
-    for topic_id, number, piece in commit.slices:
-        found.setdefault((topic_id, number), []).append(piece)
-    for topic_id, number, piece_of_index in commit.pieces:
-        found.setdefault((topic_id, number), []).append(piece_of_index)
-    return found
 
 
 def is_due(state: State, commit: PendingCommit, ends: Mapping[TopicKey, int]) -> bool:

@@ -23,7 +23,6 @@ from spark_log.metadata.erasures import replay_erased, replay_former_root, repla
 from spark_log.metadata.last_commit import last_commit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.pending_commits import (
-    entries_of,
     is_pending_in,
     lost_commit,
     must_wait,
@@ -73,6 +72,7 @@ from spark_log.metadata.state import (
     ProducerState,
     State,
     Topic,
+    entries_of,
     without,
 )
 from spark_log.model import ACKS_ALL, DataObject, Slice

@@ -13,9 +13,8 @@ from spark_log.metadata.decide import reassignments, replicas
 from spark_log.metadata.decide.copy_retention import decide_drop
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.reassignments import NewReplicas
-from spark_log.metadata.pending_commits import entries_of
 from spark_log.metadata.replica_state import FenceCause
-from spark_log.metadata.state import State
+from spark_log.metadata.state import State, entries_of
 
 
 class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):

@@ -7,7 +7,7 @@ in columns (`layered_map.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -68,6 +68,20 @@ class PendingCommit(NamedTuple):
     pieces: tuple[tuple[str, int, Piece], ...] = ()
     """(topic id, partition, piece), for a commit without `slices`."""
     acks: int = ACKS_LEADER
+
+
+Entries = Mapping[TopicKey, Sequence[Slice | Piece]]
+"""By partition."""
+
+
+def entries_of(commit: PendingCommit) -> Entries:
+    """The entries of a pending commit by partition, in the order of offsets."""
+    found: dict[TopicKey, list[Slice | Piece]] = {}
+    for topic_id, number, piece in commit.slices:
+        found.setdefault((topic_id, number), []).append(piece)
+    for topic_id, number, piece_of_index in commit.pieces:
+        found.setdefault((topic_id, number), []).append(piece_of_index)
+    return found
 
 
 class LostRange(NamedTuple):

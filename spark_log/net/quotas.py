@@ -21,6 +21,7 @@ from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import AddPartitions, CreateTopic
 from spark_log.metadata.group_commands import RenewSession
 from spark_log.metadata.state import State
+from spark_log.net.quota_usage import Usage
 from spark_log.net.tokens import Grant
 
 
@@ -35,18 +36,6 @@ class Quota(NamedTuple):
     """Connections that have sent a complete request."""
     commits: int | None = None
     """Changes per second: commits of records or positions, and all other commands except heartbeats."""
-
-
-class Usage(NamedTuple):
-    """The usage of a token, for the metrics."""
-
-    principal: str
-    topics: int
-    partitions: int
-    groups: int
-    connections: int
-    commits: int
-    refused: int
 
 
 def parse_quotas(section: Mapping[str, str], principals: Sequence[str]) -> dict[str, Quota]:

@@ -17,7 +17,7 @@ from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import GroupView, Health
-from spark_log.net.quotas import Usage
+from spark_log.net.quota_usage import Usage
 
 Result = TypeVar("Result")
 Rule: TypeAlias = Callable[[AnyCommand, State], None]

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import put_replicas
-from spark_log.metadata.pending_commits import Entries, entries_of, lost_entries
+from spark_log.metadata.pending_commits import lost_entries
 from spark_log.metadata.records import LostRecord
 from spark_log.metadata.replica_commands import LoseCommit
 from spark_log.metadata.replicas import group_number, targets_of
 from spark_log.metadata.restores import history_of
-from spark_log.metadata.state import PendingCommit, State, TopicKey
+from spark_log.metadata.state import Entries, PendingCommit, State, TopicKey, entries_of
 from spark_log.model import DataObject, Placed, Run
 from spark_log.segment.writer import SegmentWriter, WrittenSegment
 from spark_log.store.base import Chunks

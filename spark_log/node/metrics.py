@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
-from spark_log.net.quotas import Usage
+from spark_log.net.quota_usage import Usage
 from spark_log.node.log_metrics import TopicMetrics, line
 from spark_log.node.maintain_report import MaintainReport
 from spark_log.node.replica_metrics import ReplicaMetrics

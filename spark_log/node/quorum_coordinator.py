@@ -40,7 +40,7 @@ from spark_log.metadata.projection import Delta, Holdings, delta
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health, QuorumReply
-from spark_log.net.quotas import Usage
+from spark_log.net.quota_usage import Usage
 from spark_log.net.service import Rule
 from spark_log.node.change_feed import ChangeFeed
 from spark_log.node.coordinator_duties import Duties

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from spark_log.testing.replica_sim.mutations import MUTATIONS
 from spark_log.testing.replica_sim.run import simulate
-from spark_log.testing.simulation import Subject, run_command
+from spark_log.testing.sim_command import Subject, run_command
 
 REPLICAS = Subject("spark_log.testing.replica_simulation", __doc__ or "", simulate, MUTATIONS)
 

@@ -11,7 +11,7 @@ import pytest
 from spark_log.testing.coordinator_sim.__main__ import COORDINATORS, main
 from spark_log.testing.coordinator_sim.mutations import MUTATIONS
 from spark_log.testing.coordinator_sim.run import simulate
-from spark_log.testing.simulation import replay_command
+from spark_log.testing.sim_command import replay_command
 
 SEEDS = (*range(6), 29, 3006, 903837, 904403, 904827, 900005, 902111, 17)
 """In the last one, the log begins on the storage, and a client knows the version at which it is restored.  In the one

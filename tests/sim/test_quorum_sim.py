@@ -9,7 +9,7 @@ import pytest
 from spark_log.testing.quorum_sim.__main__ import QUORUMS, main
 from spark_log.testing.quorum_sim.mutations import MUTATIONS
 from spark_log.testing.quorum_sim.run import simulate
-from spark_log.testing.simulation import replay_command
+from spark_log.testing.sim_command import replay_command
 
 SEEDS = 24
 NOTICED_IN = {

@@ -7,7 +7,7 @@ import pytest
 from spark_log.testing.replica_sim.mutations import MUTATIONS
 from spark_log.testing.replica_sim.run import simulate
 from spark_log.testing.replica_simulation import REPLICAS, main
-from spark_log.testing.simulation import replay_command
+from spark_log.testing.sim_command import replay_command
 
 SEEDS = (0, 1, 3, 5, 19, 471, 2889, 2943)
 """The last ones have found faults: two commits are given up in a round; old copies are dropped while others are away;

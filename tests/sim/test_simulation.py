@@ -12,7 +12,8 @@ import pytest
 from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.run import simulate
 from spark_log.testing.sim.setting import RESTORED_IN, TOGETHER_FROM
-from spark_log.testing.simulation import main, replay_command
+from spark_log.testing.sim_command import replay_command
+from spark_log.testing.simulation import main
 
 SEEDS = 20
 NOTICED_IN = {

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
-from spark_log.metadata.pending_commits import entries_of, is_due
+from spark_log.metadata.pending_commits import is_due
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replicas import copies_of
-from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.metadata.state import Partition, State, TopicKey, entries_of
 from spark_log.model import Slice
 from spark_log.text import counted
 

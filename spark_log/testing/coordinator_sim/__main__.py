@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from spark_log.testing.coordinator_sim.mutations import MUTATIONS
 from spark_log.testing.coordinator_sim.run import simulate
-from spark_log.testing.simulation import Subject, run_command
+from spark_log.testing.sim_command import Subject, run_command
 
 COORDINATORS = Subject("spark_log.testing.coordinator_sim", __doc__ or "", simulate, MUTATIONS)
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from spark_log.testing.quorum_sim.mutations import MUTATIONS
 from spark_log.testing.quorum_sim.run import simulate
-from spark_log.testing.simulation import Subject, run_command
+from spark_log.testing.sim_command import Subject, run_command
 
 QUORUMS = Subject("spark_log.testing.quorum_sim", __doc__ or "", simulate, MUTATIONS, tries=3000)
 
