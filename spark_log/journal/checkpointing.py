@@ -16,7 +16,7 @@ from spark_log.journal.object_names import (
     log_key,
     log_version,
 )
-from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View, check_same_log
+from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View, check_is_no_mirror, check_same_log
 from spark_log.journal.store_operations import Delete, Get, List, Put, Steps
 from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.checkpoint_format import check_checkpoint, encode_checkpoint, folded, reads_back
@@ -68,6 +68,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
     view = view._replace(state=folded(view.state))
     data = encode_checkpoint(view.state)
     names = yield from check_same_log(view)
+    yield from check_is_no_mirror(view.log)
     intact = frozenset[str]()
     for _ in range(KEPT_CHECKPOINTS):
         key = checkpoint_key(view.state.version, context.unique())
@@ -91,6 +92,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
 def _listed_after(view: View, key: str) -> Steps[list[str]]:
     """The checkpoints after one was put.  Deletes it, and raises LogRestored, if the log was restored meanwhile."""
     try:
+        yield from check_is_no_mirror(view.log)
         return (yield from check_same_log(view))
     except LogRestored:
         yield Delete([key])

@@ -15,6 +15,8 @@ from spark_log.store.base import ObjectStore
 META = "meta/"
 FORMAT_KEY = "meta/format"
 """Describes the root of a log or a mirror (`log_format.py`)."""
+MIRRORED = "meta/mirrored"
+"""The version up to which a mirror has copied everything (`node/late_files.py`)."""
 
 
 LOG = "meta/log/"
@@ -39,7 +41,7 @@ PINS = "meta/pin/"
 _UNIQUE = "[0-9a-f]{16}"
 _OF_A_LOG = re.compile(
     rf"{OBJECT}|data/[0-9a-f]{{16}}/(?:clock-{_UNIQUE}|{_UNIQUE}\.dropped)"
-    r"|meta/(?:format|log\.json|broker\.json|upkeep|reserve|(?:probe|check)-[A-Za-z0-9-]+)"
+    r"|meta/(?:format|mirrored|log\.json|broker\.json|upkeep|reserve|(?:probe|check)-[A-Za-z0-9-]+)"
     rf"|meta/log/[0-9]{{20}}\.rec|meta/ckpt/[0-9]{{20}}(?:-{_UNIQUE})+"
     r"|meta/quorum/[0-9]{16}-[0-9]{20}-[0-9a-z]+\.checkpoint"
     rf"|meta/alive/(?:start-{_UNIQUE}|[A-Za-z0-9][A-Za-z0-9.-]*-(?:[0-9]+|health))"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from spark_log.errors import CorruptObject, LogRestored, SparkLogError
 from spark_log.journal.broker_roots import check_own_file
+from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG, checkpoint_version, log_key, log_version
 from spark_log.journal.store_operations import Answered, Changes, Get, List, Op, Steps
 from spark_log.metadata.batch_format import decode_batch, first_line
@@ -60,6 +61,8 @@ class LogIdentity(NamedTuple):
     cluster_id: str
     url: str
     """The URL of its storage."""
+    is_mirror: bool = False
+    """Whether `meta/format` said so when this process opened it."""
 
 
 class View(NamedTuple):
@@ -345,6 +348,17 @@ def check_is_there(log: LogIdentity | None) -> Steps[None]:
     """Raise WrongRoot if the storage has another log, or none: its disk is not mounted, or another one is there."""
     if log is not None:
         check_own_file((yield Get(FORMAT_KEY)), log.url, log.cluster_id)
+
+
+def check_is_no_mirror(log: LogIdentity | None) -> Steps[None]:
+    """Raise LogRestored if a mirror is in the place of the log.  It keeps its own checkpoints until it is recovered."""
+    if log is None or log.is_mirror or (data := (yield Get(FORMAT_KEY))) is None:
+        return
+    if url := parse_format(data, log.url).mirrors:
+        raise LogRestored(
+            f"{log.url} is a mirror of {url} by now: this process has the log that was there before; stop it until "
+            "`pylog recover` has made a log of the mirror, and compare its commits with that log"
+        )
 
 
 def newest_checkpoint_from(version: int) -> Steps[str | None]:

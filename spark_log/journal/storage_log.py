@@ -61,13 +61,16 @@ class StorageLog:
         listed: Sequence[str] | None = None,
         *,
         opens_later: bool = False,
+        is_mirror: bool = False,
     ) -> None:
         """
         listed:       the checkpoints, if they were just listed.
         opens_later:  `open` may be called long after this, or never.
+        is_mirror:    `meta/format` says so, although `form` does not: the mirror becomes a log.
         """
         self.context = context
         self.form, self._store, self._listed = form, store, listed
+        self._identity = LogIdentity(form.cluster_id, store.url, is_mirror or bool(form.mirrors))
         self._probed, self._is_format_old = False, opens_later
         """The second: whether `form` may have been read long ago."""
 
@@ -84,12 +87,11 @@ class StorageLog:
         """
         now, ahead = self.context.clock.monotonic_ms(), 0 if self._store.local else READ_AHEAD
         listed, self._listed = self._listed, None
-        identity = LogIdentity(self.cluster_id, self._store.url)
         if self._is_format_old:
-            yield from opening.check_is_there(identity)
+            yield from opening.check_is_there(self._identity)
         view = yield from opening.open_view(listed, ahead)
         self._is_format_old = True
-        return view._replace(listed_ms=now, log=identity)
+        return view._replace(listed_ms=now, log=self._identity)
 
     def refresh(self, view: View) -> Steps[View]:
         now, together = self.context.clock.monotonic_ms(), self._reads_together(view)

@@ -1,13 +1,16 @@
 """Files that clients of a lost log have put into a copy of it, in its place, before the copy has begun a history.
 
 A client may hang in a request while its log is lost, and while a copy is put in the same place.  Then it puts a
-record behind versions that the copy lacks, a record whose objects are lost, or a checkpoint of the lost log.  Nothing
-in such a file says that it is not of the copy.  But the copy is whole without it: a mirror gets each record after its
-objects, and after the record before it.
+record behind versions that the copy lacks, a record whose objects are lost, or a checkpoint of the lost log.  If it
+goes on, its next records need the same objects, although their own are there.  Nothing in such a file says that it is
+not of the copy.  But the copy is whole without it: a mirror gets each record after its objects, and after the record
+before it.  It notes up to which version it has come (`meta/mirrored`), and what that needs has not come late: if it is
+missing, the mirror is damaged.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -15,10 +18,11 @@ from spark_log.clock import SystemClock
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.checkpointing import put_aside
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key, log_version
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, MIRRORED, checkpoint_version, log_key, log_version
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, state_in
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
+from spark_log.metadata.pending_commits import optional_copies
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.node.whole_copies import lacking_commits, needed_objects
@@ -76,24 +80,51 @@ def _move(names: Sequence[str]) -> Steps[None]:
 def late_files() -> Steps[list[str]]:
     """The files without which a copy is whole; empty if it is not whole without any that may have come late.
 
-    A record before the first absent version may have come late only if it brings an object that is missing.  A
-    checkpoint may have come late only if there is an older one, and no record of its version.
+    Any checkpoint but the oldest, and any record that needs an object that is missing, may have come late, if the
+    mirror has not noted its version.  So may a record behind an absent version.
     """
     checkpoints, records, stored = yield [List(CHECKPOINTS), List(LOG), List(DATA, OWN_ROOT)]
-    objects = frozenset[str](stored)
-    late = list[str]()
+    own, objects, late = (yield from mirrored_version()), frozenset[str](stored), list[str]()
     while checkpoints:
         newest, states = yield from _states(checkpoints, frozenset(records))
-        while len(states) > 1 and _missing(states[-1], objects) > _missing(states[-2], objects):
-            states.pop()
-        if states and not _missing(states[-1], objects):
-            return late + [name for name in records if log_version(name) > states[-1].version]
+        if (end := _whole(states, own, objects)) is not None:
+            return late + [name for name in records if log_version(name) > end]
         version = checkpoint_version(newest)
-        if log_key(version) in records or checkpoint_version(checkpoints[0]) == version:
+        if version <= own or checkpoint_version(checkpoints[0]) == version:
             break
         late += [name for name in checkpoints if checkpoint_version(name) == version]
         checkpoints = [name for name in checkpoints if checkpoint_version(name) < version]
     return []
+
+
+def _whole(states: Sequence[State], own: int, objects: frozenset[str]) -> int | None:
+    """The newest version that is whole, at `own` or beyond; the last one, if that is before.  None: it is not whole."""
+    missing = ""
+    for state in reversed(states):
+        if not _needs(state, missing):  # it is the same one in most states: all names are looked up once
+            missing = next((name for name in needed_objects(state) if name not in objects), "")
+        if not missing:
+            return state.version
+        if state.version <= own:
+            break
+    return None
+
+
+def _needs(state: State, name: str) -> bool:
+    is_named = name in state.objects or name in state.dropped_lists
+    return is_named and name not in optional_copies(state)
+
+
+def mirrored_version() -> Steps[int]:
+    """The version that a mirror has noted: everything up to it is its own.  0 if it has noted none."""
+    noted: bytes | None = yield Get(MIRRORED)
+    found = re.fullmatch(rb"([0-9]{1,20})\n", noted or b"")
+    return int(found[1]) if found else 0
+
+
+def note_version(store: ObjectStore, version: int) -> None:
+    """Note that a mirror has everything up to a version.  Call it when it has."""
+    store.put(MIRRORED, (b"%d\n" % version,))
 
 
 def _states(checkpoints: Sequence[str], records: frozenset[str]) -> Steps[tuple[str, list[State]]]:
@@ -118,10 +149,6 @@ def _next_keys(version: int, records: frozenset[str]) -> list[str]:
     while len(keys) < WAVE_MAX and (key := log_key(version + 1 + len(keys))) in records:
         keys.append(key)
     return keys
-
-
-def _missing(state: State, objects: frozenset[str]) -> frozenset[str]:
-    return frozenset(needed_objects(state).keys() - objects)
 
 
 class _Without(RetryingStore):

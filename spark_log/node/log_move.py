@@ -21,7 +21,7 @@ from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, LogRestored, NoLog, StorageError, UnsupportedVersion
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import Format
-from spark_log.journal.object_names import FORMAT_KEY
+from spark_log.journal.object_names import FORMAT_KEY, MIRRORED
 from spark_log.journal.storage_log import StorageLog
 from spark_log.metadata.commands import AddFormerRoot, MarkWiped
 from spark_log.metadata.decide.coordinators import QUORUM, check_can_move, moved_to, moving_to
@@ -201,7 +201,8 @@ def _prepare(log: Log, store: ObjectStore, progress: Progress | None) -> None:
         return  # another run has ended the move while this one was stopped, and the log may have moved on
     known = mirror.metadata_log
     assert isinstance(known, StorageLog), "it was opened from a store"
-    journal = Journal(StorageLog(known.context, format_of_own(mirror, known), mirror.metadata), mirror.stores)
+    form = format_of_own(mirror, known)
+    journal = Journal(StorageLog(known.context, form, mirror.metadata, is_mirror=True), mirror.stores)
     last = journal.state.version
     epoch = journal.take_over(epoch, store.url, host="", purpose="arrived")
     journal.propose(lambda state, now: Decision((FenceRecord(upto=last),), None), upkeep=False)
@@ -223,4 +224,5 @@ def _open_there(journal: Journal, store: ObjectStore) -> None:
         raise InvalidRequest(f"{store.url} lacks the end of the log: an older copy was restored there")
     if moved_to(journal.refresh().coordinator) != store.url:
         raise InvalidRequest("the move was cancelled meanwhile")
+    store.delete([MIRRORED])
     store.put(FORMAT_KEY, (form.of_mirror("").encode(),))

@@ -36,7 +36,7 @@ from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import OF_BACKUP, Format, parse_format
 from spark_log.journal.log_remains import find_remains
-from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, listed, log_key
+from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, MIRRORED, listed, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View, open_view
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
@@ -50,7 +50,7 @@ from spark_log.metadata.replica_commands import ResetReplicas
 from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.restores import history_of, new_history, restores_after
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.node.late_files import late_text, move_late_files, open_copy
+from spark_log.node.late_files import late_text, move_late_files, note_version, open_copy
 from spark_log.node.lost_format import UNKNOWN, format_of_own, open_mirror
 from spark_log.node.lost_log import erased_in, version_of
 from spark_log.node.mirror_copier import PARALLEL_COPIES, MirrorCopier
@@ -162,6 +162,8 @@ class Mirror:
         """Whether the checkpoints are those of a copy that ended."""
         self._ahead = frozenset[str]()
         """Objects of pending commits that this process has copied."""
+        self._noted = 0
+        """The version that this process has noted."""
         _check_format(self._store, self._source)
 
     def round(self, progress: Progress | None = None, *, catch_up: bool = False) -> Mirrored:
@@ -189,6 +191,7 @@ class Mirror:
             self._journal = None
             journal = self._opened()
         assert journal is not None, "there is a checkpoint"
+        self._note(journal.state.version)
         self._copy_pending(copier)
         known = journal.view
         journal.adopt(journal.run(self._upkeep(journal, known)), known)
@@ -287,6 +290,12 @@ class Mirror:
                 logger.info("records that readers do not see yet were not mirrored: %s", error)
                 break
             self._ahead |= set(some)
+
+    def _note(self, version: int) -> None:
+        """Note a version whose records and objects are all there, before garbage collection deletes any of these."""
+        if version != self._noted:
+            note_version(self._store, version)
+            self._noted = version
 
     def _is_known(self, journal: Journal) -> bool:
         """Whether the log has the record of the mirror's version.  Raises LogRestored if it has another one."""
@@ -526,7 +535,7 @@ def become_log(mirror: Journal, erased: Iterable[str], version: int) -> None:
     """
     log, lacking = _log_of(mirror), lacking_commits(mirror)
     form = format_of_own(mirror, log)
-    journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
+    journal = Journal(StorageLog(log.context, form, mirror.metadata, is_mirror=True), mirror.stores)
     epoch = journal.take_over(
         journal.state.coordinator.epoch, mirror.metadata.url, host="", purpose="recovered", version=version
     )
@@ -542,6 +551,7 @@ def become_log(mirror: Journal, erased: Iterable[str], version: int) -> None:
     if FACTOR in journal.state.configs:  # otherwise no topic could be created until there are as many brokers again
         journal.propose(SetConfigs(name=None, changes={FACTOR: None}), upkeep=False)
     journal.release(epoch)
+    mirror.metadata.delete([MIRRORED])
     mirror.metadata.put(FORMAT_KEY, (form.encode(),))
     journal.finish_upkeep()
 

@@ -12,7 +12,9 @@ import spark_log
 from spark_log.errors import ConcurrentChange, CorruptObject
 from spark_log.journal.checkpointing import DAMAGED
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, log_key
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, MIRRORED, log_key
+from spark_log.metadata.checkpoint_format import encode_checkpoint
+from spark_log.node.late_files import note_version
 from spark_log.node.mirror import Mirror, Recovered, become_log, recover
 from spark_log.node.verify import verify
 from spark_log.store.base import Bytes
@@ -28,18 +30,23 @@ class Killed(BaseException):
 
 
 class Hanging(Wrapper):
-    """A store in which something happens before the first put of a file whose name begins so; then the process dies."""
+    """A store in which something happens before the first put of a file whose name begins so; then the process dies,
+    unless it `goes_on`.
+    """
 
-    def __init__(self, inner: LocalStore, prefix: str, happens: Callable[[], object]) -> None:
+    def __init__(
+        self, inner: LocalStore, prefix: str, happens: Callable[[], object], *, goes_on: bool = False
+    ) -> None:
         super().__init__(inner)
-        self.prefix, self._happens = prefix, happens
+        self.prefix, self._happens, self._goes_on = prefix, happens, goes_on
 
     def _put(self, key: str, put: Callable[[], object]) -> None:
-        hangs, self.prefix = key.startswith(self.prefix), "" if key.startswith(self.prefix) else self.prefix
+        hangs = key.startswith(self.prefix)
         if hangs:
+            self.prefix = "nothing more"
             self._happens()
         put()
-        if hangs:
+        if hangs and not self._goes_on:
             raise Killed
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
@@ -93,6 +100,18 @@ class Lost:
         with pytest.raises(Killed):
             change(client)
         return LocalStore(self.url)
+
+    def go_on(self, appends: int) -> list[bytes]:
+        """A client that goes on after its late record; returns what was acknowledged after that."""
+        hanging = Hanging(LocalStore(self.url), "nothing", self.replace, goes_on=True)
+        client = spark_log.Log(Journal.open(hanging, create=False))
+        hanging.prefix = LOG
+        append_late(client)
+        written = [b"after %d" % number for number in range(appends)]
+        for value in written:
+            client.append("t", [{"value": value}])
+        client.journal.finish_upkeep()
+        return written
 
     def replace(self) -> None:
         shutil.rmtree(self.url)
@@ -182,6 +201,70 @@ def test_a_checkpoint_that_came_before_the_recovery_is_not_of_the_copy(
         recover(store)
     assert recover(store, force=True).version == lost.version
     lost.check(store, lost.written)
+
+
+@pytest.mark.parametrize("appends", [1, 2, 30])
+def test_a_client_that_goes_on_after_its_late_record(tmp_path: Path, appends: int) -> None:
+    """What it writes then has its objects, and needs those of the late record."""
+    lost = Lost(tmp_path)
+    lost.go_on(appends)
+    store, late = LocalStore(lost.url), [log_key(lost.version + 1 + number) for number in range(1 + appends)]
+    with pytest.raises(CorruptObject, match=f"whole without {late[0]}, {late[1]}.* give --force"):
+        recover(store)
+    assert recover(store, force=True) == _recovered(lost, *late)
+    lost.check(store, lost.written)
+    assert MIRRORED not in store.list(META)
+
+
+def test_a_client_that_goes_on_writes_no_checkpoint_of_a_mirror(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With two of them, the mirror would have lost its own."""
+    lost = Lost(tmp_path)
+    lost.log.admin.incremental_alter_configs({None: {"metadata.checkpoint.interval": "4"}})
+    Mirror(lost.log, LocalStore(lost.copy)).round()
+    lost.version = lost.log.journal.state.version
+    kept = LocalStore(lost.copy).list(CHECKPOINTS)
+    lost.go_on(12)
+    store = LocalStore(lost.url)
+    assert store.list(CHECKPOINTS) == kept
+    assert f"{store.url} is a mirror of {store.url} by now" in caplog.text
+    assert len(recover(store, force=True).late) == 13
+    lost.check(store, lost.written)
+
+
+@pytest.mark.parametrize("noted", ["all", "less", "nothing"])
+def test_a_checkpoint_that_came_after_a_late_record(tmp_path: Path, noted: str) -> None:
+    """There is a record of its version.  A copy may have been killed before it noted what it has."""
+    lost = Lost(tmp_path)
+    lost.go_on(2)
+    store, version = LocalStore(lost.url), lost.version + 3
+    with spark_log.connect(store.url) as client:
+        data = encode_checkpoint(client.journal.state)
+    store.put(newest := f"{CHECKPOINTS}{version:020}-{0:016}", [data])
+    if noted == "nothing":
+        store.delete([MIRRORED])
+    elif noted == "less":
+        note_version(store, lost.version - 1)
+    late = [log_key(lost.version + number) for number in (1, 2, 3)]
+    assert recover(store, force=True) == _recovered(lost, newest, *late)
+    lost.check(store, lost.written)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_what_a_mirror_has_noted_is_not_taken_for_late(tmp_path: Path, *, late: bool) -> None:
+    """An object that its newest version brought is missing."""
+    lost = Lost(tmp_path, copied=4)
+    if late:
+        lost.go_on(1)
+    else:
+        lost.replace()
+    store = LocalStore(lost.url)
+    with spark_log.connect(str(lost.copy)) as copy:
+        store.delete([max(copy.journal.state.objects)])
+    for force in (False, True):
+        with pytest.raises(CorruptObject, match="restore them, or give up the mirror$"):
+            recover(store, force=force)
 
 
 @pytest.mark.parametrize("name", ["record", "object"])
