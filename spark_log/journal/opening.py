@@ -351,13 +351,13 @@ def check_is_there(log: LogIdentity | None) -> Steps[None]:
 
 
 def check_is_no_mirror(log: LogIdentity | None) -> Steps[None]:
-    """Raise LogRestored if a mirror is in the place of the log.  It keeps its own checkpoints until it is recovered."""
+    """Raise LogRestored if a mirror is in the place of the log: until it is recovered, it keeps its own checkpoints."""
     if log is None or log.is_mirror or (data := (yield Get(FORMAT_KEY))) is None:
         return
     if url := parse_format(data, log.url).mirrors:
         raise LogRestored(
-            f"{log.url} is a mirror of {url} by now: this process has the log that was there before; stop it until "
-            "`pylog recover` has made a log of the mirror, and compare its commits with that log"
+            f"{log.url} is a copy of {url} by now, and this process has the log that was there before: stop it until the "
+            "copy has become the log, as by `pylog recover`, and compare its commits with that log"
         )
 
 

@@ -1,10 +1,10 @@
 """Files that clients of a lost log have put into a copy of it, in its place, before the copy has begun a history.
 
-A client may hang in a request while its log is lost, and while a copy is put in the same place.  Then it puts a
-record behind versions that the copy lacks, a record whose objects are lost, or a checkpoint of the lost log.  If it
-goes on, its next records need the same objects, although their own are there.  Nothing in such a file says that it is
-not of the copy.  But the copy is whole without it: a mirror gets each record after its objects, and after the record
-before it.  It notes up to which version it has come (`meta/mirrored`), and what that needs has not come late: if it is
+A client may hang in a request while its log is lost, and while a copy is put in the same place.  Then it puts a record
+behind versions that the copy lacks, a record whose objects are lost, or a checkpoint of the lost log.  If it writes
+more, its next records need the same objects, although their own are there.  Nothing in such a file says that it is not
+of the copy.  But the copy is whole without it: a mirror gets each record after its objects, and after the record before
+it.  It notes up to which version it has come (`meta/mirrored`), and what that needs has not come late: if it is
 missing, the mirror is damaged.
 """
 

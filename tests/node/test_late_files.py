@@ -34,9 +34,7 @@ class Hanging(Wrapper):
     unless it `goes_on`.
     """
 
-    def __init__(
-        self, inner: LocalStore, prefix: str, happens: Callable[[], object], *, goes_on: bool = False
-    ) -> None:
+    def __init__(self, inner: LocalStore, prefix: str, happens: Callable[[], object], *, goes_on: bool = False) -> None:
         super().__init__(inner)
         self.prefix, self._happens, self._goes_on = prefix, happens, goes_on
 
@@ -102,7 +100,7 @@ class Lost:
         return LocalStore(self.url)
 
     def go_on(self, appends: int) -> list[bytes]:
-        """A client that goes on after its late record; returns what was acknowledged after that."""
+        """A client appends more after its late record; returns the values that were acknowledged after that."""
         hanging = Hanging(LocalStore(self.url), "nothing", self.replace, goes_on=True)
         client = spark_log.Log(Journal.open(hanging, create=False))
         hanging.prefix = LOG
@@ -205,7 +203,7 @@ def test_a_checkpoint_that_came_before_the_recovery_is_not_of_the_copy(
 
 @pytest.mark.parametrize("appends", [1, 2, 30])
 def test_a_client_that_goes_on_after_its_late_record(tmp_path: Path, appends: int) -> None:
-    """What it writes then has its objects, and needs those of the late record."""
+    """Its next records have their own objects, and need those of the late record."""
     lost = Lost(tmp_path)
     lost.go_on(appends)
     store, late = LocalStore(lost.url), [log_key(lost.version + 1 + number) for number in range(1 + appends)]
@@ -228,7 +226,7 @@ def test_a_client_that_goes_on_writes_no_checkpoint_of_a_mirror(
     lost.go_on(12)
     store = LocalStore(lost.url)
     assert store.list(CHECKPOINTS) == kept
-    assert f"{store.url} is a mirror of {store.url} by now" in caplog.text
+    assert f"{store.url} is a copy of {store.url} by now" in caplog.text
     assert len(recover(store, force=True).late) == 13
     lost.check(store, lost.written)
 
