@@ -140,17 +140,10 @@ def test_every_promise_is_kept_by_something_that_exists() -> None:
 
 
 def test_each_test_that_a_page_names_exists() -> None:
-    """As in the table of faults of replicas."""
+    """In any of its tables or sentences."""
     for page in (ROOT / "docs").rglob("*.md"):
         for path, name in re.findall(r"`([^`\s]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
             assert name in functions_of(path), f"{page.name}: {path}::{name} does not exist"
-
-
-def test_each_fault_of_a_replica_is_shown_by_a_test() -> None:
-    section = (ROOT / "docs" / "replicas.md").read_text(encoding="utf-8").partition("## When a disk fails")[2]
-    rows = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
-    assert len(rows) > 10 and rows[0].endswith("| shown by |")
-    assert [row for row in rows[1:] if "::test_" not in row.rsplit(" | ", 1)[1]] == []
 
 
 @cache
