@@ -53,7 +53,7 @@ def garbage(state: State, names: Iterable[str], but: Mapping[str, object] | None
     found = {name for name in names if upload_epoch(name) <= state.fence}
     for kept in (state.objects, state.dropped, state.dropped_lists):
         found = _without(found, kept)
-    lists = state.dropped_lists.keys() - (but or {}).keys()
+    lists = set(state.dropped_lists).difference(but or ())
     lost = (yield from read_lists(lists, found.difference_update)) if found else {}
     for name, reason in lost.items():
         upto = state.dropped_lists[name].upto
