@@ -7,7 +7,7 @@ from immutables import Map
 
 from spark_log.journal.garbage_collection import garbage
 from spark_log.journal.object_names import data_key
-from spark_log.journal.store_operations import Get
+from spark_log.journal.store_operations import OWN_ROOT, Get
 from spark_log.metadata.state import DroppedList, State
 
 
@@ -21,4 +21,4 @@ def test_a_list_that_is_known_to_have_none_of_the_names_is_not_read_again() -> N
     with pytest.raises(StopIteration) as end:
         next(garbage(newest, [name], newest.dropped_lists))
     assert end.value.value == [name]
-    assert next(garbage(newest, [name], known)) == [Get(new)]
+    assert next(garbage(newest, [name], known)) == [Get(new, root=OWN_ROOT)]
