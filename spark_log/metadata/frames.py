@@ -54,7 +54,9 @@ class Frame(NamedTuple):
         plain = self._plain(name)
         try:
             check_each(memoryview(plain))
-            return pa.ipc.open_stream(plain).read_next_batch()
+            found = pa.ipc.open_stream(plain).read_next_batch()
+            found.validate(full=True)
+            return found
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, StopIteration) as error:

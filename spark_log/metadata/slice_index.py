@@ -151,6 +151,7 @@ def _read(data: memoryview, start: int, what: str) -> tuple[pa.Table, int]:
     try:
         check_whole(data, start)
         table = pa.ipc.open_stream(source, options=_READING).read_all()
+        table.validate(full=True)
     except MemoryError as error:
         raise MemoryError(f"too little memory to read a slice index: {what}: {error}") from error
     except (pa.ArrowException, OSError) as error:

@@ -173,10 +173,12 @@ def _not_a_tail(view: memoryview, name: str, size: int) -> CorruptObject | Unsup
 def _read_table(index: memoryview, name: str, position: int) -> pa.Table:
     try:
         check_whole(index)
-        table = ipc.open_stream(index).read_all().combine_chunks()
+        table = ipc.open_stream(index).read_all()
+        table.validate(full=True)
+        table = table.combine_chunks()
     except MemoryError as error:
         raise MemoryError(f"too little memory for object {name}: its index at byte {position}: {error}") from error
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise CorruptObject(f"object {name}: the index at byte {position} is not an Arrow stream: {error}") from error
     for field in INDEX_SCHEMA:
         if field.name not in table.column_names or table.schema.field(field.name).type != field.type:

@@ -76,7 +76,7 @@ def _messages(data: View, start: int) -> Iterator[_Message]:
             if not length:
                 return
             end, declared = _sizes(data, at + _HEAD.size, length)
-        except (struct.error, IndexError) as error:
+        except (struct.error, IndexError, OverflowError) as error:
             raise pa.ArrowInvalid(f"the message after {at:,} bytes is cut off or damaged: {error}") from error
         yield _Message(at, end, declared)
         at = end

@@ -172,6 +172,7 @@ def decode_batch(
     fields = _fields_to_read(schema, columns, value, where)
     with _decoding(where):
         batch = ipc.decode_batch(message, data, fields)
+        batch.validate(full=True)
         batch = plain(batch, ref.length) if schema_version(schema) else batch
     if batch.num_rows != ref.rows:
         raise CorruptObject(
@@ -223,6 +224,7 @@ def _batches(
     end, has_holes = 0, _has_offsets(schema)
     with _decoding(where):
         for stored in stream:
+            stored.validate(full=True)
             if stored.num_rows > _span(run) - end:
                 raise CorruptObject(f"the data in {where} has more records than offsets: the log says {_span(run):,}")
             batch = plain(stored, run.length) if schema_version(schema) else stored

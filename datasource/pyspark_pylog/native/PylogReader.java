@@ -23,11 +23,13 @@ import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Function;
 import java.util.zip.CRC32C;
+import net.jpountz.xxhash.XXHashFactory;
 import org.apache.arrow.flatbuf.BodyCompression;
 import org.apache.arrow.flatbuf.BodyCompressionMethod;
 import org.apache.arrow.flatbuf.CompressionType;
 import org.apache.arrow.flatbuf.Message;
 import org.apache.arrow.flatbuf.MessageHeader;
+import org.apache.arrow.flatbuf.MetadataVersion;
 import org.apache.arrow.flatbuf.RecordBatch;
 import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.memory.BufferAllocator;
@@ -534,6 +536,9 @@ final class TaskReader implements PartitionReader<Object> {
         }
         leave(error.toString());
       } catch (LinkageError error) {
+        leave(error.toString());
+      } catch (VirtualMachineError error) {
+        // Too little memory or stack for odd bytes would end the executor.
         leave(error.toString());
       }
     }
@@ -1123,6 +1128,7 @@ final class Index {
       Schema schema = first.schema();
       messages = schema.getCustomMetadata();
       IpcMessage batch = new IpcMessage(bytes, first.end, length);
+      NotNative.check(new IpcMessage(bytes, batch.end, length).isEnd(), "an index of two batches");
       BatchColumns found = new BatchColumns(schema, batch, decoder);
       long[][] numbers = new long[NUMBERS.length][];
       for (int i = 0; i < numbers.length; i++) {
@@ -1216,6 +1222,7 @@ final class IpcMessage {
     }
     ByteBuffer metadata = (ByteBuffer) bytes.nioBuffer(at + 8L, length).slice();
     message = Message.getRootAsMessage(metadata.order(ByteOrder.LITTLE_ENDIAN));
+    NotNative.check(message.version() == MetadataVersion.V5, "another version of Arrow's metadata");
     long rest = message.bodyLength();
     NotNative.check(rest >= 0 && rest <= limit - body, "the body of a message is cut off");
     end = body + (int) rest;
@@ -1293,9 +1300,11 @@ final class BatchColumns {
       long at = records.buffers(i).offset();
       long length = records.buffers(i).length();
       boolean inside = at >= 0 && length >= 0 && at <= message.end - message.body - length;
+      NotNative.check(at % 8 == 0, "a buffer at an odd position");
       NotNative.check(inside && (codec < 0 || length == 0 || length >= 8), "a buffer is outside");
       long size = codec < 0 || length == 0 ? -1 : message.bytes.getLong(message.body + at);
-      NotNative.check(size >= -1, "a buffer has an impossible size");
+      NotNative.check(size >= -1 && size <= Integer.MAX_VALUE, "a buffer has an impossible size");
+      NotNative.check(size != 0, "a buffer of nothing was compressed");
       declared += size < 0 ? length : size;
     }
     message.checkDecoded(declared);
@@ -1353,20 +1362,20 @@ final class BatchColumns {
         field != null && field.getType().equals(new ArrowType.Int(bits, signed)),
         "no column " + name);
     NotNative.check(nulls(name) == 0, "nulls in column " + name);
-    long[] found = new long[rows()];
     ArrowBuf values = buffer(place(name)[1] + 1);
     try {
-      NotNative.check(values.capacity() >= (long) found.length * (bits / 8), "too few numbers");
+      NotNative.check(values.capacity() >= (long) rows() * (bits / 8), "too few numbers");
+      long[] found = new long[rows()];
       for (int i = 0; i < found.length; i++) {
         found[i] =
             bits == 64
                 ? values.getLong(8L * i)
                 : signed ? values.getInt(4L * i) : values.getInt(4L * i) & 0xffffffffL;
       }
+      return found;
     } finally {
       values.close();
     }
-    return found;
   }
 }
 
@@ -1396,7 +1405,8 @@ final class RunSchema {
     for (int i = 0; i < schema.getFields().size(); i++) {
       Field field = (Field) schema.getFields().get(i);
       fields.put(field.getName(), field);
-      known &= isKnown(field) && (field.getMetadata().isEmpty() || isDictionary(field));
+      boolean plain = field.getMetadata().isEmpty() || isDictionary(field);
+      known &= plain && field.isNullable() && isKnown(field);
     }
     Map<String, String> metadata = schema.getCustomMetadata();
     typed = isOf(TOMBSTONE, new ArrowType.Bool());
@@ -1625,9 +1635,6 @@ final class Decoder {
 
   private void fromZstd(ArrowBuf bytes, int at, int length, ArrowBuf into, int size)
       throws NotNative {
-    if (size == 0) {
-      return;
-    }
     if (zstd == null) {
       zstd = new ZstdDecompressCtx();
     }
@@ -1716,8 +1723,7 @@ final class VectorFiller {
       for (int i = 0; i < count; i++) {
         buffers[i] = columns.buffer(place[1]++);
       }
-      long bits = buffers[0].capacity();
-      NotNative.check(bits == 0 ? nulls == 0 : bits >= (length + 7) / 8, "too few validity bits");
+      checkNulls(buffers[0], length, nulls);
       if (type instanceof ArrowType.List || type instanceof ArrowType.Map) {
         inside = checkEnds(buffers[1], length);
       } else if (vector instanceof BaseVariableWidthVector) {
@@ -1734,6 +1740,16 @@ final class VectorFiller {
     for (int i = 0; i < children.size(); i++) {
       fill((FieldVector) children.get(i), place, inside);
     }
+  }
+
+  /** Whether the bits say as many nulls as the batch: Arrow's readers differ in which they take. */
+  private static void checkNulls(ArrowBuf bits, int length, int nulls) throws NotNative {
+    if (bits.capacity() == 0) {
+      NotNative.check(nulls == 0, "nulls without validity bits");
+      return;
+    }
+    NotNative.check(bits.capacity() >= (length + 7) / 8, "too few validity bits");
+    NotNative.check(BitVectorHelper.getNullCount(bits, length) == nulls, "another number of nulls");
   }
 
   private static long size(FieldVector vector, int length) throws NotNative {
@@ -1815,8 +1831,7 @@ final class VectorFiller {
         buffers[i] = columns.buffer(place[1] + i);
       }
       int nulls = columns.nulls(node + 1);
-      long bits = buffers[1].capacity();
-      NotNative.check(bits == 0 ? nulls == 0 : bits >= (rows + 7) / 8, "too few validity bits");
+      checkNulls(buffers[1], rows, nulls);
       NotNative.check(buffers[2].capacity() >= 2L * rows, "too few numbers");
       NotNative.check(checkEnds(buffers[4], rows) <= count, "lists are cut off");
       NotNative.check(checkEnds(buffers[6], count) <= buffers[7].capacity(), "values are cut off");
@@ -1877,15 +1892,21 @@ final class VectorFiller {
 final class Lz4 {
   private static final int MAGIC = 0x184d2204;
 
+  /** Flags of a frame: its blocks do not refer to earlier ones; it says its size. */
+  private static final int INDEPENDENT = 0x20;
+
+  private static final int SIZED = 8;
+
   private Lz4() {}
 
   static byte[] frame(byte[] packed, int size) throws NotNative {
     ByteBuffer in = ByteBuffer.wrap(packed).order(ByteOrder.LITTLE_ENDIAN);
     NotNative.check(packed.length >= 7 && in.getInt() == MAGIC, "not an lz4 frame");
     int flags = in.get();
-    boolean known = (flags & 0xc0) == 0x40 && (flags & 1) == 0;
-    NotNative.check(known, "an lz4 frame of another version, or with a dictionary");
-    in.position(in.position() + ((flags & 8) == 0 ? 2 : 10));
+    NotNative.check((flags & ~(INDEPENDENT | SIZED)) == 0x40, "an lz4 frame of another kind");
+    in.position(in.position() + ((flags & SIZED) == 0 ? 1 : 9));
+    int sum = XXHashFactory.safeInstance().hash32().hash(packed, 4, in.position() - 4, 0);
+    NotNative.check(in.get() == (byte) (sum >> 8), "the head of an lz4 frame has another checksum");
     byte[] found = new byte[size];
     int end = 0;
     int block = in.getInt();
@@ -1899,10 +1920,10 @@ final class Lz4 {
         end = decode(packed, in.position(), length, found, end);
         in.position(in.position() + length);
       }
-      in.position(in.position() + ((flags & 0x10) == 0 ? 0 : 4));
       block = in.getInt();
     }
-    NotNative.check(end == size, "an lz4 frame has another size than it declares");
+    boolean whole = end == size && !in.hasRemaining();
+    NotNative.check(whole, "an lz4 frame has another size than it declares");
     return found;
   }
 
@@ -1941,7 +1962,7 @@ final class Lz4 {
       }
       end = repeat(out, end, back, count + 4);
     }
-    return end;
+    throw new NotNative("an lz4 block does not end with literals");
   }
 
   private static int repeat(byte[] out, int end, int back, int count) {

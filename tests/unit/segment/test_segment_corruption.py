@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import struct
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from crc32c import crc32c
 
 from spark_log.errors import CorruptObject, SparkLogError, UnsupportedVersion
 from spark_log.model import Run
@@ -86,6 +88,28 @@ def test_a_run_that_was_replaced_by_another_is_noticed_before_its_first_batch() 
 
     with pytest.raises(CorruptObject, match="changed since it was written"):
         decode_run(data[second.position : second.position + second.length], first, place=place())
+
+
+@pytest.mark.parametrize(("old", "new"), [((0, 20), (0, 2**31 - 1)), ((0, 20), (20, 0)), ((20, 40), (-8, 40))])
+def test_values_outside_of_their_buffer_are_refused(old: tuple[int, int], new: tuple[int, int]) -> None:
+    """The right checksum says nothing about who wrote them, and Arrow would read whatever is in memory there."""
+    data, written = write([("t", 0, numbered(4))], compression=Compression("none"))
+    (run,) = written.runs
+    changed = data[: run.length].replace(struct.pack("<2i", *old), struct.pack("<2i", *new))
+    assert changed != data[: run.length]
+
+    with pytest.raises(CorruptObject, match=f"{OBJECT}.*right checksum but cannot be decoded"):
+        list(decode_run(changed, run._replace(crc=crc32c(changed)), place=place()))
+
+
+def test_an_index_whose_texts_are_outside_of_their_buffer_is_refused() -> None:
+    data, written = write([("t", 0, numbered(4))], compression=Compression("none"))
+    index = data[written.index_position : -TAIL_BYTES]
+    changed = index.replace(struct.pack("<2i", 0, 1), struct.pack("<2i", 0, 2**31 - 1))
+    assert changed != index
+
+    with pytest.raises(CorruptObject, match=f"{OBJECT}.*not an Arrow stream"):
+        parse_index(changed + TAIL.pack(len(changed), crc32c(changed), 1, b"PYLOGSEG"), name=OBJECT)
 
 
 def test_a_newer_version_is_named() -> None:
