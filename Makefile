@@ -17,7 +17,7 @@ RUN := $(VENV)/installed-run-$(FILES)
 LINKED := $(if $(wildcard build/__editable__*),,links-are-gone)
 PIP_INSTALL = rm -rf $(VENV)/installed-* build && $(BIN)/python -m pip install --disable-pip-version-check --editable
 
-.PHONY: setup quickstart test test-kafka test-azure check sim chaos bench bench-kafka bench-clients pictures flames drill release-check docs docs-site clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-azure test-sparks check sim chaos bench bench-kafka bench-clients pictures flames drill release-check docs docs-site clean links-are-gone
 
 setup: $(ALL)
 
@@ -55,6 +55,10 @@ test-kafka: setup
 test-azure: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[abfs]'
 	$(BIN)/python -m pytest -m azure tests/store/test_azure.py
+
+# On the Spark versions that pylog supports, which pip downloads (400 MB each) into ~/.cache/pylog-tests.
+test-sparks: setup
+	$(BIN)/python -m pytest -m sparks tests/spark/test_spark_versions.py
 
 check: setup
 	$(BIN)/ruff format --check .

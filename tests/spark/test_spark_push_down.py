@@ -375,7 +375,8 @@ def test_a_spark_that_cannot_compile_the_source_says_so(
     with caplog.at_level(logging.INFO, "spark_log"):
         assert "RenamedInALaterSpark" in compiled.load(classic._jvm, classic.version, (source, reader))
     (record,) = caplog.records
-    assert f"as Spark {classic.version} cannot compile its planner" in record.getMessage()
+    assert f"as Spark {classic.version} cannot compile its planner: org.codehaus" in record.getMessage()
+    assert "RenamedInALaterSpark" in record.getMessage().splitlines()[0]
     assert list(cache.iterdir()) == []
 
 

@@ -89,9 +89,15 @@ def _add(jvm: Any, version: str, java: Sequence[str]) -> str:
             _probe(jvm, url, found, name)
         found.addURL(url)
     except Exception as error:  # noqa: BLE001  of any kind: internal classes of Spark may be others
-        return str(error).partition("\n\tat ")[0]
+        return _reason(error)
     jvm.java.lang.System.setProperty(JAR, str(path))
     return ""
+
+
+def _reason(error: Exception) -> str:
+    """The message of an error in one line; of an error of Java, without the introduction of Py4J and the stack."""
+    text = str(error).partition("\n\tat ")[0]
+    return " ".join((text.partition("\n: ")[2] or text).split())
 
 
 def _plan_native_reads(spark: Any) -> None:

@@ -1,0 +1,95 @@
+"""Reads a log in the JVM and with Python, in batch and in a stream: `python both_paths.py URL FOLDER [natively]`.
+
+It asserts that the rows are the same, and with `natively`, that the JVM reads all that it should.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_log
+from spark_log import NewTopic
+
+URL, FOLDER, *NATIVELY = sys.argv[1:]
+PATHS = ("true", "false")
+
+
+def rows(frame: DataFrame) -> list[str]:
+    return sorted(map(str, frame.collect()))
+
+
+def is_native(plan: Any) -> bool:
+    return " natively" in str(plan.toString())
+
+
+def batches(spark: SparkSession, topic: str, **options: str) -> int:
+    """Checks the queries of a topic; how many rows it has."""
+    both = [
+        spark.read.format("pylog").options(subscribe=topic, nativeRead=native, **options).load(URL) for native in PATHS
+    ]
+    for frame, native in zip(both, PATHS, strict=True):
+        plan: Any = frame._jdf.queryExecution().executedPlan()  # type: ignore[operator]
+        assert is_native(plan) == (bool(NATIVELY) and native == "true")
+    for of in ("*", "offset", "partition, timestamp"):
+        for condition in ("true", "offset >= 20 and partition = 1", "key is null"):
+            found, expected = (rows(frame.where(condition).selectExpr(*of.split(", "))) for frame in both)
+            assert found == expected, f"{of} where {condition}"
+    assert [frame.count() for frame in both] == [len(rows(both[0]))] * 2
+    assert len(both[0].limit(7).collect()) == 7
+    return both[0].count()
+
+
+def stream(spark: SparkSession, topic: str, native: str) -> int:
+    """Continues a stream up to the end of its topic; how many rows it read."""
+    frame = spark.readStream.format("pylog").options(subscribe=topic, startingOffsets="earliest", nativeRead=native)
+    found: list[str] = []
+    writer = frame.load(URL).writeStream.foreachBatch(lambda batch, number: found.extend(rows(batch)))
+    writer = writer.option("checkpointLocation", f"{FOLDER}/checkpoint-{topic}").trigger(availableNow=True)
+    query = writer.start()
+    query.awaitTermination()
+    described = str(query._jsq.explainInternal(False))  # type: ignore[attr-defined]
+    assert ("natively" in described) == (bool(NATIVELY) and native == "true"), described
+    return len(found)
+
+
+def main(spark: SparkSession, log: spark_log.Log) -> None:
+    log.create_topic(NewTopic("bytes", 2))
+    log.create_topic(NewTopic("typed", 2, schema="id INT, text STRING, tags ARRAY<STRING>, inner STRUCT<a: DOUBLE>"))
+    for first, native in zip(range(0, 400, 100), PATHS * 2, strict=True):
+        numbers = range(first, first + 100)
+        keys = [None if n % 10 == 0 else b"k%d" % (n % 7) for n in numbers]
+        headers = [("h", b"x")] * (first == 100)
+        log.append(
+            "bytes", [{"key": k, "value": b"%d" % n, "headers": headers} for k, n in zip(keys, numbers, strict=True)]
+        )
+        values = [{"id": n, "text": f"t{n % 3}", "tags": ["x", None], "inner": {"a": n / 2}} for n in numbers]
+        log.append("typed", [{"key": k, **value} for k, value in zip(keys, values, strict=True)])
+        log.append("typed", [{"key": b"k", "value": None}])
+        assert (stream(spark, "bytes", native), stream(spark, "typed", native)) == (100, 101)
+    assert batches(spark, "bytes", includeHeaders="true") == 400
+    assert batches(spark, "typed") == batches(spark, "typed", **{"value.format": "struct"}) == 404
+    if NATIVELY:
+        jvm: Any = spark._jvm
+        before = jvm.io.pylog.spark.PylogReader.left()
+        spark.read.format("pylog").option("subscribe", "bytes").load(URL).collect()
+        assert jvm.io.pylog.spark.PylogReader.left() == before
+    sys.stdout.write(f"version {pyspark.__version__}, same rows\n")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(name)s %(message)s")
+    Path(FOLDER).mkdir(exist_ok=True)
+    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = (
+        session.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    for _ in range(2):
+        spark_log.register(session)
+    main(session, spark_log.connect(URL, durability="os"))
