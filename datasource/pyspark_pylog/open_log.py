@@ -21,6 +21,7 @@ from spark_log.errors import LogRestored, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.restores import history_of
+from spark_log.metadata.state import State
 from spark_log.net.address import is_coordinator
 from spark_log.store.open import open_store
 
@@ -107,14 +108,14 @@ def journal_to_read(location: Location, *, peek: bool = False) -> Journal:
         return kept_journal(location, peek=peek)
 
 
-def planned_log(location: Location, journal: Journal, version: int | None = None) -> PlannedLog:
-    """The log at a version, for tasks; None: that of the journal's state."""
-    version = journal.state.version if version is None else version
+def planned_log(location: Location, journal: Journal, state: State | None = None) -> PlannedLog:
+    """The log for tasks that are planned by a state or a later one; None: the journal's."""
+    state = journal.state if state is None else state
     roots = journal.roots
     served = journal.metadata_log.is_served
     now_ms = journal.context.clock.now_ms()
-    history = history_of(journal.state)
-    log = PlannedLog(*_key(location, roots.own.url), journal.cluster_id, version, now_ms, history, served)
+    key = _key(location, roots.own.url)
+    log = PlannedLog(*key, journal.cluster_id, state.version, now_ms, history_of(state), served)
     if not roots.brokers:
         return log
     brokers = tuple(sorted(roots.brokers.items()))

@@ -1,10 +1,12 @@
-"""Frames that were planned before their log was restored from an older copy, and pins that queries of before left,
-without Spark."""
+"""Frames that were planned before their log was restored from an older copy, and queries that run meanwhile, without
+Spark."""
 
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,10 +18,12 @@ from pyspark_pylog.source.latest_view import LatestReader
 
 import spark_log
 from spark_log import NewTopic
+from spark_log.errors import ConcurrentChange
 from tests.restored import copy_of, restored
 from tests.spark.driver import read_task
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
+EVERY = slice(None)
 KEPT, LOST = ["kept0", "kept1", "kept2"], ["lost0", "lost1", "lost2", "lost3"]
 
 
@@ -39,31 +43,88 @@ class Frame:
         self._reader = reader
         self._tasks = self._reader.partitions()
 
-    def values(self, query: str) -> list[str]:
-        batches = chain.from_iterable(read_task(self._reader, task, query) for task in self._tasks)
+    def values(self, query: str, tasks: slice = EVERY) -> list[str]:
+        batches = chain.from_iterable(read_task(self._reader, task, query) for task in self._tasks[tasks])
         return [value.decode() for batch in batches for value in batch.column("value").to_pylist()]
 
+    def refused(self, query: str, tasks: slice = EVERY) -> None:
+        with pytest.raises(ConcurrentChange, match="restored from a copy since this frame was planned.*: load again"):
+            self.values(query, tasks)
 
-@pytest.mark.parametrize("more", [1, 7])
-def test_frames_of_before_have_the_records_of_the_restored_log(tmp_path: Path, more: int) -> None:
-    """Also those with a fixed end, whether the log has reached the planned end again or not.  The folder still has the
-    pins of queries that have ended, and no later query has their names."""
-    url, pins = str(tmp_path / "log"), tmp_path / "log" / "meta" / "pin"
-    log = spark_log.connect(url, durability="os")
-    log.create_topic(NewTopic("t", 1))
-    append(log, KEPT)
-    copy = copy_of(log, tmp_path / "copy")
-    append(log, LOST)
-    frame, fixed = Frame(url), Frame(url, endingoffsets='{"t":{"0":4}}')
-    latest = Frame(url, view="latest")
-    assert frame.values("1") == [*KEPT, *LOST] and fixed.values("2") == [*KEPT, LOST[0]]
-    assert latest.values("3") == LOST[-1:]
+    def refused_elsewhere(self, query: str, tasks: slice = EVERY) -> None:
+        """By tasks in another process, which has not read the pin of the query."""
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            pool.submit(self.refused, query, tasks).result()
+
+
+class Lost:
+    """A log of which a copy has three records, and that has four more."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url, self._folder = str(folder / "log"), folder
+        self.log = spark_log.connect(self.url, durability="os")
+        self.log.create_topic(NewTopic("t", 1))
+        append(self.log, KEPT)
+        self._copy = copy_of(self.log, folder / "copy")
+
+    def grow(self) -> None:
+        append(self.log, LOST)
+
+    def restore(self, more: int) -> list[str]:
+        """The copy takes its place, and has some new records, which are returned."""
+        new = [f"new{number}" for number in range(more)]
+        with restored(self.url, self._copy) as log:
+            append(log, new)
+        return new
+
+
+@pytest.mark.parametrize("more", [4, 12])
+def test_a_frame_of_before_is_loaded_again(tmp_path: Path, more: int) -> None:
+    """Whether the log has reached the planned end again or not.  The folder still has the pins of queries that have
+    ended.  A frame that ends where the copy has all of its records has them.
+    """
+    lost, pins = Lost(tmp_path), tmp_path / "log" / "meta" / "pin"
+    lost.grow()
+    frames = [Frame(lost.url), Frame(lost.url, endingoffsets='{"t":{"0":4}}')]
+    frames += [Frame(lost.url, view="latest"), Frame(lost.url, view="latest", endingoffsets='{"t":{"0":4}}')]
+    known, latest = (Frame(lost.url, endingoffsets='{"t":{"0":3}}', **view) for view in ({}, {"view": "latest"}))
+    assert [one.values(f"before-{number}") for number, one in enumerate(frames)] == [
+        [*KEPT, *LOST],
+        [*KEPT, LOST[0]],
+        LOST[-1:],
+        LOST[:1],
+    ]
     shutil.copytree(pins, tmp_path / "pins")
-    new = [f"new{number}" for number in range(more)]
-    with restored(url, copy) as log:
-        append(log, new)
+    new = lost.restore(more)
     shutil.copytree(tmp_path / "pins", pins, dirs_exist_ok=True)
-    assert frame.values("4") == [*KEPT, *new]
-    assert fixed.values("5") == [*KEPT, new[0]]
-    assert latest.values("6") == new[-1:]
-    assert Frame(url).values("7") == [*KEPT, *new]
+    for number, one in enumerate(frames):
+        one.refused(f"after-{number}")
+    assert (known.values("known"), latest.values("latest")) == (KEPT, KEPT[-1:])
+    assert Frame(lost.url).values("new") == [*KEPT, *new]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"endingoffsets": '{"t":{"0":7}}'}, {"view": "latest"}], ids=["open", "fixed", "latest"]
+)
+def test_tasks_before_and_after_a_restore_have_no_records_of_two_logs(tmp_path: Path, options: dict[str, str]) -> None:
+    """The pin was lost, so a task in another process would make another one."""
+    lost = Lost(tmp_path)
+    lost.grow()
+    frame = Frame(lost.url, **({"minpartitions": "4"} if "view" not in options else {}), **options)
+    first = frame.values("query", slice(1))
+    assert first and set(first) <= {*KEPT, *LOST}
+    lost.restore(12)
+    frame.refused_elsewhere("query", slice(1, None) if "view" not in options else EVERY)
+
+
+def test_records_that_were_added_after_a_plan_are_of_one_log(tmp_path: Path) -> None:
+    """The copy has all that was planned, and the first task has read records that were added, and lost.  A task of
+    another frame of the query knows the pin, and finds other records at those offsets.
+    """
+    lost = Lost(tmp_path)
+    one, other = Frame(lost.url), Frame(lost.url)
+    lost.grow()
+    assert one.values("query") == [*KEPT, *LOST]
+    lost.restore(12)
+    other.refused("query")
+    other.refused_elsewhere("query")

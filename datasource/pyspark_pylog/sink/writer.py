@@ -130,7 +130,7 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
     state = journal.newest
     if options.dead_letters is not None:
         check_dead_letters(topic_spec(state, options.dead_letters))
-    log = planned_log(options.location, journal, state.version)
+    log = planned_log(options.location, journal, state)
     targets = {group: targets_of(state, group, acks=options.acks) for group in state.placement_groups}
     if options.topic is None:
         return Begun(options, columns, typed, log, history_of(state), specs_of(state), targets, journal.context.tag)

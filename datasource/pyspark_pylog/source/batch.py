@@ -64,10 +64,10 @@ class LogReader(PlannedReader):
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_to_read(self.options.location)
-        version = journal.state.version  # the plan is of this one or a later one
+        state = journal.state  # the plan is of this one or a later one
         ranges, reads, data = self._plan(journal)
         check_typed(journal.state, reads, value_of(data))
-        dealt, log = deal_out(reads, self.options), planned_log(self.options.location, journal, version)
+        dealt, log = deal_out(reads, self.options), planned_log(self.options.location, journal, state)
         if self._ends_early(ranges):
             return [ReadTask(number, log, reads, data=data) for number, reads in enumerate(dealt) if reads]
         at_once = self.options.parallelism or cores()

@@ -24,7 +24,7 @@ from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.source.following_reader import LONG_POLL_MS, FollowingReader
 from pyspark_pylog.source.offset_format import Offset, parse_offset
 from pyspark_pylog.source.planned_reader import PlannedReader
-from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, query_of_task
+from pyspark_pylog.source.query_pins import Pin, check_history, check_history_of, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import is_fixed
 from pyspark_pylog.source.restored import RestoredLog
 from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows
@@ -64,8 +64,9 @@ class ProgressReader(PlannedReader):
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_to_read(self.options.location)
-        records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
-        log = planned_log(self.options.location, journal)
+        state = journal.state
+        records = self._records(progress_of(state), journal.context.clock.now_ms())
+        log = planned_log(self.options.location, journal, state)
         return [RecordsTask(log, records, fixed=is_fixed(self.options, _partitions(self.options)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -199,10 +200,12 @@ class ProgressStreamReader(FollowingReader):
 def pinned_progress(log: PlannedLog, name: str) -> CommittedOffsets:
     """The topic at the version that all scans of a query see; the first scan pins it."""
     pin = decode(agreed_value(log, name, lambda journal: encode(pin_of(journal.state))), Pin)
+    check_history(log, pin)
     if pin.progress is not None:
         return pin.progress
 
     def late(journal: Journal) -> bytes:
+        check_history_of(pin, journal)
         return encode(progress_at(journal, pin.version))
 
     return decode(agreed_value(log, f"{name}-progress", late), CommittedOffsets)

@@ -23,7 +23,7 @@ from pyspark_pylog.source.growth import ends_with_groups, partitions_there, rang
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest
 from pyspark_pylog.source.loss import report
 from pyspark_pylog.source.planned_reader import PlannedReader
-from pyspark_pylog.source.query_pins import Pin, PinNames, decode, encode, pin_of, query_of_task
+from pyspark_pylog.source.query_pins import Pin, PinNames, check_history, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import batch_ranges, group_offsets, is_fixed, is_open
 from pyspark_pylog.source.read_task import state_at
 from pyspark_pylog.source.splits import cores, min_tasks
@@ -77,7 +77,7 @@ class LatestReader(PlannedReader):
         shares = divide(view, where_of(self.options, data), at_once)
         if not self._ends_early(ranges):
             shares += [[] for _ in range(min_tasks(at_once) - len(shares))]
-        log = planned_log(self.options.location, journal, state.version)
+        log = planned_log(self.options.location, journal, state)
         return [
             LatestTask(number, log, reads, from_first(view, reads), ranges, len(shares), data)
             for number, reads in enumerate(shares)
@@ -106,6 +106,7 @@ class LatestReader(PlannedReader):
         """
         try:
             pin = decode(agreed_value(task.log, query.pin, lambda journal: encode(pin_of(journal.state))), Pin)
+            check_history(task.log, pin, task.ranges if self._ends_early(task.ranges) else None)
             if pin.version == task.log.version:
                 return pin, None
             return pin, decode(
@@ -118,7 +119,7 @@ class LatestReader(PlannedReader):
             return None, None
 
     def _plan_at(self, pin: Pin, task: LatestTask, journal: Journal) -> bytes:
-        state = state_at(journal, pin.version)
+        state = state_at(journal, pin)
         ends: dict[str, dict[int, int]] = {}
         if ends_with_groups(self.options):
             ends = group_offsets(state, self.options, partitions_there(pin.topics, self.options))

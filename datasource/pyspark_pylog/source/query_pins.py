@@ -15,14 +15,17 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from pyspark import TaskContext
 
+from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.source.growth import Growth, PinnedTopic
-from spark_log.client.reading.plan import SliceRead
+from pyspark_pylog.task_metadata import newest_journal
+from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.clock import SystemClock
 from spark_log.errors import ConcurrentChange
+from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import PINS
 from spark_log.metadata.consumer_offsets import CommittedOffsets, progress_of
 from spark_log.metadata.erasures import erased_at
-from spark_log.metadata.restores import history_of
+from spark_log.metadata.restores import has_read, history_of
 from spark_log.metadata.state import State
 
 POSITIONS_MAX = 2000
@@ -81,6 +84,37 @@ def names_of(query: str, scan: str, token: str | None) -> PinNames:
 
 def _hidden(name: str, token: str | None) -> str:
     return name if not token else hmac.new(token.encode(), name.encode(), hashlib.sha256).hexdigest()
+
+
+def check_history(log: PlannedLog, pin: Pin, planned: Iterable[SliceRead | OffsetRange] | None = None) -> None:
+    """Raise ConcurrentChange if the log was restored from a copy since a frame was planned, and its queries may have
+    other records of it now.
+
+    A pin does not survive a restore, so nothing tells a task whether its query began before: other tasks may have
+    returned records of the lost log.
+
+    planned:  all that the query reads here; None: also what was added since the plan.
+    """
+    if pin.history == log.history:
+        return
+    state = None if planned is None else newest_journal(log).state
+    if state is None or not all(
+        has_read(state, log.history, (one.topic_id, one.partition), one.end) for one in planned or ()
+    ):
+        raise _restored(log.roots.store().url)
+
+
+def check_history_of(pin: Pin, journal: Journal) -> None:
+    """Raises ConcurrentChange if the log was restored from a copy since a query has pinned it."""
+    if pin.history != history_of(journal.state):
+        raise _restored(journal.metadata.url)
+
+
+def _restored(where: str) -> ConcurrentChange:
+    return ConcurrentChange(
+        f"the log at {where} was restored from a copy since this frame was planned, and tasks of the same query may have "
+        "read the lost log: load again, and make temporary views again"
+    )
 
 
 def doubtful_reads(pin: Pin, reads: Iterable[SliceRead], planned: int) -> list[SliceRead]:

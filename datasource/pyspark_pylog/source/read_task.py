@@ -28,7 +28,17 @@ from pyspark_pylog.source.growth import (
     still_there,
 )
 from pyspark_pylog.source.loss import TRIMMED, Loss, report
-from pyspark_pylog.source.query_pins import Pin, PinNames, check_gone, decode, doubtful_reads, encode, pin_of
+from pyspark_pylog.source.query_pins import (
+    Pin,
+    PinNames,
+    check_gone,
+    check_history,
+    check_history_of,
+    decode,
+    doubtful_reads,
+    encode,
+    pin_of,
+)
 from pyspark_pylog.source.ranges import group_offsets
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
@@ -131,12 +141,16 @@ class PinnedQuery:
             raise
         except StorageError as error:
             pin = pin_of(newest_journal(self._log).state)
+            check_history(self._log, pin, self._task.reads)
             if self._basis is not None:
                 notice(logging.WARNING, f"read only ({error}): records added since this frame was planned are not read")
             return pin, NONE
 
     def _check(self, pin: Pin) -> None:
-        """Raises ConcurrentChange for a pin by which planned records are gone that the log has."""
+        """Raises ConcurrentChange for a pin of a log that was restored since the plan, or by which planned records are
+        gone that the log has.
+        """
+        check_history(self._log, pin, self._task.reads if self._basis is None else None)
         planned = self._log.version
         if doubtful := doubtful_reads(pin, self._task.reads, planned):
             check_gone(pin, doubtful, newest_journal(self._log).state, planned)
@@ -165,7 +179,7 @@ class PinnedQuery:
     def _plan(self, pin: Pin, journal: Journal) -> Growth:
         """The records added up to the pinned version, planned by the state of that version."""
         assert self._basis is not None, "only tasks that read the growth plan it"
-        state = state_at(journal, pin.version)
+        state = state_at(journal, pin)
         ends: dict[str, dict[int, int]] = {}
         if ends_with_groups(self._options):
             ends = group_offsets(state, self._options, partitions_there(pin.topics, self._options))
@@ -176,14 +190,15 @@ class PinnedQuery:
         return Growth(tasks=split_growth(reads, self._basis), ends=ends)
 
 
-def state_at(journal: Journal, version: int) -> State:
+def state_at(journal: Journal, pin: Pin) -> State:
     """The state at the version pinned by another task; the journal may be older or newer."""
-    if journal.state.version < version:
+    if journal.state.version < pin.version:
         journal.refresh()
-    state = journal.state_at(version)
+    check_history_of(pin, journal)
+    state = journal.state_at(pin.version)
     if state is None:
         raise ConcurrentChange(
-            f"the other tasks of this query read version {version} of the log, and too much was committed since for this "
+            f"the other tasks of this query read version {pin.version} of the log, and too much was committed since for this "
             "one to read the same; run the query again"
         )
     return state

@@ -437,7 +437,7 @@ class LogStreamReader(FollowingReader):
     def _tasks(self, ranges: Sequence[OffsetRange], latest: Ends, state: State) -> list[InputPartition]:
         """Tasks for the parts of the ranges before and after the ends of the view that the query begins with."""
         before, after = split_at(ranges, latest)
-        log = planned_log(self.options.location, self.journal, state.version)
+        log = planned_log(self.options.location, self.journal, state)
         where = where_of(self.options, self._columns.found(state))
         planned = plan_matching(self.journal, after, where, state=state)
         data = self._columns.of(state, planned)
