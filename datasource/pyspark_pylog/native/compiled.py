@@ -7,13 +7,16 @@ reads in executors, too, which get the classes from the driver.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
+import shutil
+import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -148,31 +151,54 @@ def jar(jvm: Any, parent: Any, version: str, java: Sequence[str]) -> Path:
     of_java = jvm.java.lang.System.getProperty("java.version")
     name = hashlib.sha256("\n".join((*java, version, of_java)).encode()).hexdigest()[:16]
     path = _cache() / f"planner-{name}.jar"
-    if not _is_whole(path):
+    if not _is_sound(path):
         _write(path, _compiled(jvm, parent, java))
     return path
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether a file is there and undamaged: a full disk or a crash may have cut it."""
+def _is_sound(path: Path) -> bool:
+    """Whether a file is there that this user has written, and nobody has changed: a full disk may have cut it."""
     try:
-        with zipfile.ZipFile(path) as found:
-            return found.testzip() is None
-    except (OSError, zipfile.BadZipFile, zlib.error):
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or not _only_mine(found):
+            return False
+        with zipfile.ZipFile(path) as jar:
+            return jar.comment == _digest({name: jar.read(name) for name in jar.namelist()})
+    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         return False
 
 
+def _only_mine(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _digest(files: Mapping[str, bytes]) -> bytes:
+    found = hashlib.sha256()
+    for name, data in sorted(files.items()):
+        found.update(b"%s %d\n" % (name.encode(), len(data)) + data)
+    return found.hexdigest().encode()
+
+
 def _cache() -> Path:
-    """A folder in which only this user can write."""
+    """A folder in which only this user can write, and that nobody else can exchange for another one."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pylog"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-        if found.st_uid == os.geteuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK):
+        folder = folder.resolve()
+        if _only_mine(folder.stat()) and os.access(folder, os.W_OK) and not any(map(_is_open, folder.parents)):
             return folder
+        logger.info("pylog compiles its Java in each session, because other users can write in %s, or above", folder)
     except (OSError, RuntimeError):
         pass
-    return Path(tempfile.mkdtemp(prefix="pylog-"))
+    own = Path(tempfile.mkdtemp(prefix="pylog-"))
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return own
+
+
+def _is_open(folder: Path) -> bool:
+    """Whether other users can rename what is in a folder: with the sticky bit, only what is theirs."""
+    found = folder.stat()
+    return found.st_uid not in (0, os.geteuid()) or bool(found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX)
 
 
 def _compiled(jvm: Any, parent: Any, java: Sequence[str]) -> dict[str, bytes]:
@@ -187,12 +213,14 @@ def _compiled(jvm: Any, parent: Any, java: Sequence[str]) -> dict[str, bytes]:
 
 
 def _write(path: Path, classes: dict[str, bytes]) -> None:
+    files = {f"{name.replace('.', '/')}.class": code for name, code in classes.items()}
+    files[SERVICE] = f"{CLASS}\n".encode()
     handle, written = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as jar:
-            for name, code in classes.items():
-                jar.writestr(name.replace(".", "/") + ".class", code)
-            jar.writestr(SERVICE, CLASS + "\n")
+            for name, data in files.items():
+                jar.writestr(name, data)
+            jar.comment = _digest(files)
         Path(written).replace(path)
     finally:
         Path(written).unlink(missing_ok=True)
