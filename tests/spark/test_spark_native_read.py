@@ -24,7 +24,6 @@ from pyspark_pylog.source.task_erasures import LOOK_MS
 import spark_log
 from spark_log import NewTopic
 from spark_log.node.maintain import maintain_once
-from tests.client.replicated import commit_copies, with_copies
 from tests.spark.builders import asked, load, texts
 from tests.spark.native_paths import MARKS, counter, is_native, of_both, rows
 from tests.thinning import thin
@@ -333,15 +332,6 @@ def test_other_topics_and_columns_are_left_to_python(classic: SparkSession, url:
     not_null = classic.read.format("pylog").schema("value binary NOT NULL").option("subscribe", "t").load(url)
     assert not is_native(not_null)
     assert not_null.count() == 2
-
-
-@pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
-def test_replicas_are_left_to_python(classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
-    with_copies(log, [tmp_path / "disk1", tmp_path / "disk2"])
-    commit_copies(log, "t", [b"a"], held=(2,))
-    frame = load(classic, url)
-    assert not is_native(frame)
-    assert [bytes(row.value) for row in frame.collect()] == [b"a"]
 
 
 def test_an_invalid_setting_is_named(classic: SparkSession, url: str, log: spark_log.Log) -> None:

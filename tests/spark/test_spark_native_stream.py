@@ -15,7 +15,6 @@ from pyspark_pylog.options.start_and_end import LATEST_PER_KEY
 import spark_log
 from spark_log import NewTopic
 from spark_log.node.maintain import maintain_once
-from tests.client.replicated import commit_copies, with_copies
 from tests.spark.builders import DEADLINE_S, last_commit, load_stream, texts
 from tests.spark.native_paths import MARKS, counter
 from tests.thinning import thin
@@ -176,13 +175,3 @@ def test_the_view_that_a_stream_begins_with_is_left_to_python(
     assert len(query.rows) == 7
     assert left() == 0
     assert query.natively == {True}
-
-
-@pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
-def test_replicas_are_left_to_python(classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
-    with_copies(log, [tmp_path / "disk1", tmp_path / "disk2"])
-    commit_copies(log, "t", [b"a"], held=(2,))
-    query = Query(classic, url, tmp_path / "checkpoint")
-    query.run()
-    assert query.natively == {False}
-    assert len(query.rows) == 1

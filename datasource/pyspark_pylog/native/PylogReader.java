@@ -20,6 +20,11 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Function;
 import java.util.zip.CRC32C;
@@ -684,7 +689,15 @@ final class NotNative extends IOException {
 
 /** A part of a slice, as Python encodes it. */
 final class SliceRead {
-  final String path;
+  /** The name of the object. */
+  final String name;
+
+  /** The folders that may have it, in the order in which they are tried. */
+  final String[] roots;
+
+  /** How long each of them is waited for; 0: the only one, for as long as it takes. */
+  final int waitMs;
+
   final String topic;
   final int partition;
   final long start;
@@ -709,7 +722,12 @@ final class SliceRead {
   final long windowLast;
 
   SliceRead(DataInputStream in) throws IOException {
-    path = text(in);
+    name = text(in);
+    roots = new String[in.readInt()];
+    for (int i = 0; i < roots.length; i++) {
+      roots[i] = text(in);
+    }
+    waitMs = in.readInt();
     topic = text(in);
     partition = in.readInt();
     start = in.readLong();
@@ -926,35 +944,45 @@ final class SegmentReader {
 
 /** The file of an object, which is kept open from one slice to the next. */
 final class ObjectFile {
-  private String path;
+  private String name;
   private FileChannel channel;
 
   /** The bytes, which the caller releases. */
-  ArrowBuf bytes(String wanted, long position, int length, BufferAllocator allocator)
+  ArrowBuf bytes(SliceRead wanted, long position, int length, BufferAllocator allocator)
       throws IOException {
-    if (!wanted.equals(path)) {
+    if (wanted.waitMs > 0) {
+      return Copies.bytes(wanted, position, length, allocator);
+    }
+    if (!wanted.name.equals(name)) {
       close();
-      channel = FileChannel.open(Paths.get(wanted), new OpenOption[] {StandardOpenOption.READ});
-      path = wanted;
+      channel = opened(wanted.roots[0] + "/" + wanted.name);
+      name = wanted.name;
     }
     ArrowBuf found = allocator.buffer(length);
     boolean whole = false;
     try {
-      ByteBuffer into = found.nioBuffer(0, length);
-      long at = position;
-      int count = 1;
-      while (into.hasRemaining() && count > 0) {
-        count = channel.read(into, at);
-        at += count;
-      }
-      whole = !into.hasRemaining();
-      NotNative.check(whole, "object " + wanted + " is cut off");
+      fill(found.nioBuffer(0, length), channel, position);
+      whole = true;
       return found;
     } finally {
       if (!whole) {
         found.close();
       }
     }
+  }
+
+  static FileChannel opened(String path) throws IOException {
+    return FileChannel.open(Paths.get(path), new OpenOption[] {StandardOpenOption.READ});
+  }
+
+  static void fill(ByteBuffer into, FileChannel channel, long position) throws IOException {
+    long at = position;
+    int count = 1;
+    while (into.hasRemaining() && count > 0) {
+      count = channel.read(into, at);
+      at += count;
+    }
+    NotNative.check(!into.hasRemaining(), "an object is cut off");
   }
 
   static void check(ArrowBuf bytes, int at, int length, long expected) throws NotNative {
@@ -964,8 +992,111 @@ final class ObjectFile {
   }
 
   void close() throws IOException {
-    path = null;
+    name = null;
     if (channel != null) {
+      channel.close();
+    }
+  }
+}
+
+/** Copies of an object on several roots: one that fails or hangs is passed over, as in Python. */
+final class Copies implements Callable<Object> {
+  /** How long other roots are tried before one that did not answer. */
+  private static final long LATE_MS = 30000;
+
+  /** How often a root that is passed over is worth a warning. */
+  private static final long WARN_MS = 600000;
+
+  private static final Map<String, Long> LATE = new ConcurrentHashMap<String, Long>();
+  private static final Map<String, Long> WARNED = new ConcurrentHashMap<String, Long>();
+  private final String path;
+  private final long position;
+  private final int length;
+
+  private Copies(String path, long position, int length) {
+    this.path = path;
+    this.position = position;
+    this.length = length;
+  }
+
+  /** The bytes, which the caller releases, from the first root that has them. */
+  static ArrowBuf bytes(SliceRead wanted, long position, int length, BufferAllocator allocator)
+      throws IOException {
+    String[] roots = inOrder(wanted.roots);
+    IOException last = null;
+    for (int i = 0; i < roots.length; i++) {
+      try {
+        Copies copy = new Copies(roots[i] + "/" + wanted.name, position, length);
+        ByteBuffer found = copy.within(wanted.waitMs);
+        ArrowBuf bytes = allocator.buffer(length);
+        bytes.setBytes(0, found);
+        return bytes;
+      } catch (TimeoutException late) {
+        LATE.put(roots[i], Long.valueOf(System.currentTimeMillis() + LATE_MS));
+        last = new NotNative("it did not answer within " + wanted.waitMs + " ms");
+      } catch (IOException error) {
+        last = error;
+      }
+      if (i + 1 < roots.length) {
+        warn(roots[i], wanted.name, last);
+      }
+    }
+    throw last;
+  }
+
+  /** Those that did not answer lately come last. */
+  private static String[] inOrder(String[] roots) {
+    List<String> prompt = new ArrayList<String>();
+    List<String> late = new ArrayList<String>();
+    for (int i = 0; i < roots.length; i++) {
+      Long until = (Long) LATE.get(roots[i]);
+      if (until != null && until.longValue() > System.currentTimeMillis()) {
+        late.add(roots[i]);
+      } else {
+        prompt.add(roots[i]);
+      }
+    }
+    prompt.addAll(late);
+    return (String[]) prompt.toArray(new String[0]);
+  }
+
+  private static void warn(String root, String name, IOException why) {
+    Long before = (Long) WARNED.get(root);
+    long now = System.currentTimeMillis();
+    if (before == null || now - before.longValue() > WARN_MS) {
+      WARNED.put(root, Long.valueOf(now));
+      NativeTask.LOG.warn(
+          "another copy of {} is read, because {} has none that can be read: {}."
+              + " `pylog verify --deep --repair` replaces bad copies",
+          new Object[] {name, root, why.toString()});
+    }
+  }
+
+  /** A read that hangs goes on in its thread, which is left alone, as is its buffer. */
+  private ByteBuffer within(int waitMs) throws IOException, TimeoutException {
+    FutureTask<Object> task = new FutureTask<Object>(this);
+    Thread thread = new Thread(task, "pylog-root");
+    thread.setDaemon(true);
+    thread.start();
+    try {
+      return (ByteBuffer) task.get(waitMs, java.util.concurrent.TimeUnit.MILLISECONDS);
+    } catch (ExecutionException error) {
+      throw new IOException(error.getCause());
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      throw new IOException(error);
+    }
+  }
+
+  @Override
+  public Object call() throws IOException {
+    FileChannel channel = ObjectFile.opened(path);
+    try {
+      ByteBuffer found = ByteBuffer.allocate(length);
+      ObjectFile.fill(found, channel, position);
+      found.flip();
+      return found;
+    } finally {
       channel.close();
     }
   }
@@ -992,7 +1123,7 @@ final class WholeRun implements Run {
       throws IOException {
     this.read = read;
     this.decoder = decoder;
-    bytes = file.bytes(read.path, read.position, read.length, allocator);
+    bytes = file.bytes(read, read.position, read.length, allocator);
     boolean known = false;
     try {
       ObjectFile.check(bytes, 0, read.length, read.crc);
@@ -1061,7 +1192,7 @@ final class IndexedRun implements Run {
       return false;
     }
     int length = (int) index.lengths[row];
-    ArrowBuf bytes = file.bytes(read.path, index.positions[row], length, allocator);
+    ArrowBuf bytes = file.bytes(read, index.positions[row], length, allocator);
     try {
       ObjectFile.check(bytes, 0, length, index.checksums[row]);
       IpcMessage message = new IpcMessage(bytes, 0, length);
@@ -1097,7 +1228,7 @@ final class Index {
   private static final String[] NUMBERS = {
     "position", "length", "first", "last", "rows", "min_us", "max_us"
   };
-  final String path;
+  final String name;
   final long[] positions;
   final long[] lengths;
   final long[] firsts;
@@ -1111,11 +1242,11 @@ final class Index {
 
   Index(SliceRead read, ObjectFile file, BufferAllocator allocator, Decoder decoder)
       throws IOException {
-    path = read.path;
+    name = read.name;
     long size = read.objectSize - read.indexPosition;
     boolean fits = TAIL < size && Integer.MAX_VALUE > size;
     NotNative.check(fits, "an index of " + size + " bytes");
-    ArrowBuf bytes = file.bytes(read.path, read.indexPosition, (int) size, allocator);
+    ArrowBuf bytes = file.bytes(read, read.indexPosition, (int) size, allocator);
     try {
       int length = (int) size - TAIL;
       byte[] magic = new byte[8];
@@ -1545,7 +1676,7 @@ final class Decoder {
 
   /** The index of an object, which is kept until another one is read. */
   Index index(SliceRead read, ObjectFile file) throws IOException {
-    if (index == null || !index.path.equals(read.path)) {
+    if (index == null || !index.name.equals(read.name)) {
       index = new Index(read, file, allocator, this);
     }
     return index;

@@ -33,7 +33,10 @@ from pyspark_pylog.source.task_erasures import LOOK_MS
 from spark_log.client.open_journal import storage_url
 from spark_log.client.reading.plan import SliceRead
 from spark_log.conditions import Window
+from spark_log.journal.broker_roots import OTHER_SOURCE_MS, sources_of
+from spark_log.journal.read_failover import BoundedStore
 from spark_log.model import APPEND_TIME
+from spark_log.store.base import ObjectStore
 from spark_log.store.open import SCHEME
 
 logger = logging.getLogger("spark_log")
@@ -47,7 +50,7 @@ FILE = "file://"
 _LENGTH = struct.Struct(">i")
 HEAD = struct.Struct(">qq")
 READ = struct.Struct(">iqqqqqiqiiqqqqq")
-"""`SliceRead` of Java, after its two texts."""
+"""`SliceRead` of Java, after its texts."""
 
 
 class PythonReads(Exception):
@@ -106,14 +109,15 @@ def _columns(schema: str) -> pa.Schema:
 
 
 def check_location(location: Location) -> None:
-    """Raises PythonReads for a log whose objects are not all in one directory.  Sends no request to a bucket.
-
-    Reads of brokers are bounded in time, and continue with another one.
-    """
-    if SCHEME.match(url := storage_url(location.url, location.token)) and not url.lower().startswith("file:"):
+    """Raises PythonReads for a log of which a root is not a directory.  Sends no request to a bucket."""
+    if _is_bucket(storage_url(location.url, location.token)):
         raise PythonReads("its objects are not files")
-    if kept_journal(location).roots.brokers:
-        raise PythonReads("its objects have replicas on brokers")
+    if any(_is_bucket(broker.url) for broker in kept_journal(location).roots.brokers.values()):
+        raise PythonReads("it has replicas that are not files")
+
+
+def _is_bucket(url: str) -> bool:
+    return bool(SCHEME.match(url)) and not url.lower().startswith("file:")
 
 
 class Version(NamedTuple):
@@ -137,23 +141,15 @@ def planned(options: ReadOptions, schema: str, query: str, tasks: Sequence[objec
     if not checked or len(checked) < len(tasks):
         raise PythonReads("there are no tasks, or others")
     first = checked[0]
-    _check_log(first)
     version = _pinned(options, query, checked) if query else _as_planned(checked)
     _check_reads(version, first.log.version)
-    root, window = first.log.roots.store().url, options.where.window
+    window = options.where.window
     head, found = HEAD.pack(version.made_ms, LOOK_MS) + _stored(schema, first.data), []
     for task, reads in zip(checked, version.reads, strict=True):
-        found.append(head + _encoded(reads, root, window))
+        found.append(head + _encoded(reads, task.log.objects(), window))
         log = replace(task.log, history=version.history)
         found.append(pickle.dumps(PinnedTask(log, reads, task.data, version.erased, version.made_ms)))
     return found
-
-
-def _check_log(task: ReadTask) -> None:
-    if task.log.brokers:
-        raise PythonReads("its objects have replicas on brokers")
-    if not task.log.roots.store().url.startswith(FILE):
-        raise PythonReads("its objects are not files")
 
 
 def _pinned(options: ReadOptions, query: str, tasks: Sequence[ReadTask]) -> Version:
@@ -191,16 +187,30 @@ def _stored(schema: str, data: DataColumns | None) -> bytes:
     return b"".join(_text(names.get(name, name if name in STORED else "")) for name in _columns(schema).names)
 
 
-def _encoded(reads: Sequence[SliceRead], root: str, window: Window | None) -> bytes:
+def _encoded(reads: Sequence[SliceRead], store: ObjectStore, window: Window | None) -> bytes:
     """The reads of a task, as `SegmentReader` of Java decodes them.
 
-    root:  the URL of the directory of the objects.
+    store:  of the objects.  Raises PythonReads if one of its roots is not a directory.
     """
-    folder = unquote(root.removeprefix(FILE))
-    parts = [_LENGTH.pack(len(reads))]
+    parts, places = [_LENGTH.pack(len(reads))], dict[str, bytes]()
     for read in reads:
-        parts += [_text(f"{folder}/{read.slice.object}"), _text(read.topic), _numbers(read, window)]
+        name = read.slice.object
+        if name not in places:
+            places[name] = _text(name) + _roots(sources_of(store, name))
+        parts += [places[name], _text(read.topic), _numbers(read, window)]
     return b"".join(parts)
+
+
+def _roots(sources: Sequence[ObjectStore]) -> bytes:
+    """The directories that may have an object, and how long each of them is waited for: 0 is for as long as it takes.
+
+    A read of the root of a broker is bounded in time, and continues with another one.
+    """
+    if any(not source.url.startswith(FILE) for source in sources):
+        raise PythonReads("its objects are not files")
+    folders = [_text(unquote(source.url.removeprefix(FILE))) for source in sources]
+    wait_ms = OTHER_SOURCE_MS if isinstance(sources[0], BoundedStore) else 0
+    return b"".join([_LENGTH.pack(len(folders)), *folders, _LENGTH.pack(wait_ms)])
 
 
 def _text(text: str) -> bytes:
