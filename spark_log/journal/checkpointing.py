@@ -9,6 +9,7 @@ from spark_log.errors import CorruptObject, LogRestored
 from spark_log.journal.context import Context
 from spark_log.journal.object_names import (
     CHECKPOINTS,
+    DAMAGED,
     LOG,
     META,
     checkpoint_key,
@@ -22,7 +23,6 @@ from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.checkpoint_format import check_checkpoint, encode_checkpoint, folded, reads_back
 from spark_log.settings import cluster_config
 
-DAMAGED = f"{META}damaged/"
 logger = logging.getLogger("spark_log")
 
 

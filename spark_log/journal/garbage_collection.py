@@ -78,6 +78,9 @@ def collect(
     The state must be confirmed before the listing begins.  An old state is safe: garbage stays garbage, unless an older
     copy of the log was restored, or a snapshot of its disk.  That may need what the lost log had dropped, and its new
     objects are garbage to a state of the lost log.
+
+    before:  None: look at all objects, not only at those that may have become garbage since.  An upload that took
+             longer than the fence has an old name.
     """
     old = yield from garbage(state, (yield from _candidates(before, state, root)))
     if old is None:

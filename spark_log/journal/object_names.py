@@ -34,6 +34,10 @@ INDEX = ".idx"
 """Suffix of slice indexes."""
 
 
+DAMAGED = "meta/damaged/"
+"""Files that repairs and recoveries have put aside."""
+
+
 PINS = "meta/pin/"
 """Pins of Spark queries (`pyspark_pylog/source/query_pins.py`), and objects of clock checks."""
 

@@ -109,16 +109,20 @@ def _without(rows: Iterable[OpenErasure], root: Root, upto: int) -> Iterator[Ope
 
 
 def erased_since(copy: State, newer: State) -> dict[str, ErasedTopic]:
-    """By topic id: topics of a copy of the log from which records were erased later, by another state.
+    """By topic id: topics of a copy of the log from which records may have been erased later, by another state.
 
     The copy may have other records than the log, such as those of a recovery that was killed.  The log may have been
-    restored since: then its versions begin again before those of the copy.
+    restored since: then its versions begin again before those of the copy.  An erasure drops each object with one of
+    its records, so a complete one has found nothing in the copy while the log has all objects of the copy.
     """
     last = common_version(copy, newer)
+    is_replaced = any(name not in newer.objects for name in copy.objects)
     return {
         topic_id: row
         for topic_id, row in sorted(newer.erasures.items())
-        if topic_id in copy.topics and row.version > last
+        if topic_id in copy.topics
+        and row.version > last
+        and (is_replaced or any(one.incomplete and one.version > last for one in row.unfinished))
     }
 
 

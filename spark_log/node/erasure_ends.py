@@ -1,4 +1,5 @@
-"""Records that the log's own root, and its metadata, have nothing any more of what erasures have removed.
+"""Records that the log's own root, and its metadata, have nothing any more of what erasures have removed.  Deletes
+the rest from mirrors.
 
 Upkeep does this after it has collected garbage (docs/decisions/0108-erasures-in-the-state.md).
 """
@@ -7,12 +8,12 @@ from __future__ import annotations
 
 from spark_log.client.administering.brokers import PUT_MS_MAX
 from spark_log.journal.context import Context, Proposal
-from spark_log.journal.garbage_collection import Collected
+from spark_log.journal.garbage_collection import Collected, Look, collect
 from spark_log.journal.metadata_log import AnyView, MetadataLog, decided
-from spark_log.journal.object_names import DATA, META
-from spark_log.journal.store_operations import OWN_ROOT, Decide, Steps, Sweep
+from spark_log.journal.object_names import DAMAGED, DATA, META
+from spark_log.journal.store_operations import OWN_ROOT, Decide, Delete, List, Steps, Sweep
 from spark_log.metadata.commands import MarkWiped
-from spark_log.metadata.erasures import METADATA, OWN, Root, waits_for, wiped_upto
+from spark_log.metadata.erasures import METADATA, OWN, Root, statistics_upto, waits_for, wiped_upto
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
@@ -20,7 +21,11 @@ from spark_log.store.base import Swept
 
 
 def mark_own_root(state: State, context: Context, collected: Collected | None) -> Steps[State]:
-    """For the data of the log's own root, if garbage was collected there up to the fence."""
+    """For the data of the log's own root, if garbage was collected there up to the fence.
+
+    collected:  by a process that has listed all of the root within the age of the fence, so after the erasure: an
+                upload may have come late.
+    """
     if collected is None or collected.fence < state.fence or not waits_for(state, OWN):
         return state
     swept = yield from sweep_data(state, context)  # the files of writers that died may have such records
@@ -28,16 +33,54 @@ def mark_own_root(state: State, context: Context, collected: Collected | None) -
 
 
 def mark_metadata(log: MetadataLog[AnyView], view: AnyView) -> Steps[AnyView]:
-    """For checkpoints, records and pins, which have statistics of typed topics, and files of writers that died."""
+    """For checkpoints, records and pins, which have statistics of typed topics, files that were put aside, and those of
+    writers that died."""
     state, upto = view.state, wiped_upto(view.state, METADATA)
     if upto is not None:
         yield from log.expire_claims(state)
         view, is_gone = yield from log.forget(view, upto)
         if is_gone:
+            yield Delete((yield List(DAMAGED)))  # what repairs and recoveries have put aside has statistics, too
             swept: Swept = yield Sweep(META, dead_before_ms(state, log.context))
             upto = wiped_upto(state, METADATA, swept.oldest_ms, PUT_MS_MAX)
             view, _ = yield from decided(log, view, _mark(view.state, METADATA, upto))
     return view
+
+
+class MirrorCleaner:
+    """Deletes from a mirror what its log does not have any more.  One for each process that copies."""
+
+    def __init__(self) -> None:
+        self._collected: Collected | None = None
+        self._erased = self._forgotten = 0
+        self._swept_ms: int | None = None
+
+    def clean(self, log: MetadataLog[AnyView], view: AnyView, look: Look) -> Steps[AnyView]:
+        """Delete garbage, statistics of erased records, and files of processes that died while they copied.
+
+        Returns the view with the newest checkpoint.
+
+        look:  as for `collect`.
+        """
+        yield from self._collect(view.state, log.context, look)
+        yield from log.expire_claims(view.state)
+        upto = statistics_upto(view.state)
+        if upto > self._forgotten:
+            view, is_gone = yield from log.forget(view, upto)
+            self._forgotten = upto if is_gone else 0
+        now_ms = log.context.clock.now_ms()
+        if self._swept_ms is None or not 0 <= now_ms - self._swept_ms < PUT_MS_MAX:
+            self._swept_ms = now_ms
+            yield from sweep_data(view.state, log.context)
+            yield Sweep(META, dead_before_ms(view.state, log.context))
+        return view
+
+    def _collect(self, state: State, context: Context, look: Look) -> Steps[None]:
+        """After an erasure, look at all objects: a copy may have come after the garbage of its time was deleted."""
+        erased = max((row.version for row in state.erasures.values() if row.version <= state.fence), default=0)
+        before = self._collected if erased <= self._erased else None
+        _, self._collected = yield from collect(state, context, before, look=look)
+        self._erased = erased if self._collected else 0
 
 
 def sweep_data(state: State, context: Context) -> Steps[Swept]:

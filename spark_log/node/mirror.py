@@ -32,7 +32,6 @@ from spark_log.errors import (
 )
 from spark_log.journal.checkpointing import checkpoint, damaged_between, is_kept, truncate
 from spark_log.journal.context import Context
-from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import OF_BACKUP, Format, parse_format
 from spark_log.journal.log_remains import find_remains
@@ -50,6 +49,7 @@ from spark_log.metadata.replica_commands import ResetReplicas
 from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.restores import history_of, new_history, restores_after
 from spark_log.metadata.state import ObjectRow, State
+from spark_log.node.erasure_ends import MirrorCleaner
 from spark_log.node.late_files import late_text, move_late_files, note_version, open_copy
 from spark_log.node.lost_format import UNKNOWN, format_of_own, open_mirror
 from spark_log.node.lost_log import erased_in, version_of
@@ -157,7 +157,7 @@ class Mirror:
         context = self._source.context
         self._store = with_retries(store, context.clock, context.random())
         self._journal: Journal | None = None
-        self._collected: Collected | None = None
+        self._cleaner = MirrorCleaner()
         self._has_looked = False
         """Whether the checkpoints are those of a copy that ended."""
         self._ahead = frozenset[str]()
@@ -359,7 +359,7 @@ class Mirror:
         logger.info("the mirror at %s begins again at version %d", self._store.url, view.state.version)
 
     def _upkeep(self, journal: Journal, view: Any) -> Steps[Any]:
-        """The upkeep that changes no log: checkpoints, truncation and garbage collection.
+        """The upkeep that changes no log: checkpoints, truncation, garbage collection, and what erasures delete.
 
         A copy that ended between its two checkpoints has left an older one, and not the records between them.
         """
@@ -369,10 +369,7 @@ class Mirror:
         elif log.is_due(view):
             view = yield from log.checkpoint(view)
             yield from log.truncate(view)
-        look = partial(log.refresh, view)
-        _, self._collected = yield from collect(view.state, log.context, self._collected, look=look)
-        yield from log.expire_claims(view.state)
-        return view
+        return (yield from self._cleaner.clean(log, view, partial(log.refresh, view)))
 
 
 def format_of(store: ObjectStore) -> Format | None:

@@ -129,12 +129,14 @@ class RootCollector:
         if is_wiped:
             root.swept_ms = None  # the files of writers that died may have such records
         unfinished = self._sweep(broker, root, state)
-        if is_wiped:
-            upto = wiped_upto(state, (broker, root.directory), root.oldest_ms, PUT_MS_MAX)
-            if upto is not None:
-                journal.propose(
-                    MarkWiped(broker=broker, directory=root.directory, upto=upto, history=history_of(state))
-                )
+        upto = wiped_upto(state, (broker, root.directory), root.oldest_ms, PUT_MS_MAX) if is_wiped else None
+        if upto is not None:
+            # All of the root: an upload may have come after the garbage of its time was deleted.
+            more, everything = journal.run(collect(state, journal.context, None, broker, look))
+            names += more
+            if everything:
+                wiped = MarkWiped(broker=broker, directory=root.directory, upto=upto, history=history_of(state))
+                journal.propose(wiped)
         return names, unfinished
 
     def _collect_former(self, broker: int, root: _Root, state: State, look: Look) -> list[str]:

@@ -245,7 +245,7 @@ def test_erasures_after_a_recovery_are_named_also_by_backups_with_older_versions
     assert recovered.make().backup.end.version < lost.end.version
     log, done = place.restored(tmp_path / "first", lost.id)
     assert b"secret" in values(log)
-    assert [text.partition(" at ")[0] for text in done.erase_again] == ["records were erased from t"]
+    assert [text.partition(" at ")[0] for text in done.erase_again] == ["an erasure from t ended"]
     assert [(one.topic, one.incomplete) for one in log.admin.list_erasures()] == [("t", True)]
 
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_log import Log, NewTopic, connect
+from spark_log.journal.journal import Journal
 from spark_log.net.messages import SERVED
 from spark_log.node.maintain import collect_garbage, maintain_once
-from spark_log.store.local import TEMPORARY
+from spark_log.node.mirror import Mirror, begin_mirror
+from spark_log.store.local import TEMPORARY, LocalStore
+from spark_log.testing.clocks import ManualClock
 from tests.hidden_bytes import files_with, forms_of
 from tests.node.replicated_logs import replicated_log
 from tests.services import Services
@@ -19,6 +26,7 @@ from tests.thinning import merge_all, seal_all
 
 KEY = b"customer-1738"
 SECRETS = (KEY, b"aaa-secret-person", b"header-of-person", b"zzz-secret-place", b"secret-tag")
+DAY_MS = 24 * 3_600_000
 SCHEMA = "name STRING, place STRING, tags ARRAY<STRING>"
 
 
@@ -135,6 +143,71 @@ def test_a_client_of_a_coordinator_does_not_end_what_only_the_coordinator_can(tm
             assert found_in(tmp_path) == {}
     finally:
         services.close()
+
+
+def test_files_that_a_repair_has_put_aside_go_with_the_statistics(log: Log, tmp_path: Path) -> None:
+    fill(log, typed=True, compression="none")
+    aside = tmp_path / "log" / "meta" / "damaged" / "log-00000000000000000007.rec"
+    aside.parent.mkdir()
+    aside.write_bytes(b"statistics: aaa-secret-person")
+    assert log.admin.erase_records("people", [KEY]).records == 4
+    pass_the_fence(log)
+    assert found_in(tmp_path) == {}
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_mirror_has_nothing_when_the_log_has_nothing(tmp_path: Path, typed: bool) -> None:
+    """It follows the log every hour.  Copies that came late, and files of copies that died, go as well."""
+    clock = ManualClock(int(time.time() * 1000))
+    log = Log(Journal.open(LocalStore(str(tmp_path / "log"), "os"), create=True, clock=clock))
+    log.admin.incremental_alter_configs({None: {"log.clock.skew.max.ms": str(7 * DAY_MS)}})
+    begin_mirror(log, LocalStore(str(tmp_path / "mirror"), "os"))
+    mirror = Mirror(log, LocalStore(str(tmp_path / "mirror"), "os"))
+    mirror.round()
+    fill(log, typed, compression="zstd")
+    log.append("people", rows(typed, 0))
+    mirror.round()
+    data = next((tmp_path / "mirror" / "data").iterdir())
+    left = [data / f"{'0' * 16}-{'1' * 16}.seg", data / f"{TEMPORARY}1"]
+    assert log.admin.erase_records("people", [KEY]).records == 5
+    for hour in range(36):
+        log.append("more", [{"key": b"other", "value": b"more"}])
+        mirror.round()
+        maintain_once(log)
+        if hour == 5:
+            for path in left:
+                path.write_bytes(SECRETS[1])
+        clock.ms += DAY_MS // 24
+    mirror.round()
+    assert log.admin.list_erasures() == []
+    assert found_in(tmp_path) == {}
+
+
+def test_processes_that_are_killed_leave_nothing_in_folders_of_their_own(tmp_path: Path) -> None:
+    """Clients have no caches of records on a disk: what they spool is in files without names."""
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    env = os.environ | {"HOME": str(home), "TMPDIR": str(temporary)}
+    env |= {name: str(home / name) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
+    for folder in (home, temporary):
+        folder.mkdir()
+    ran = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "log")], env=env, cwd=home, timeout=120)
+    assert ran.returncode == -signal.SIGKILL
+    assert found_in(tmp_path / "log")
+    assert found_in(home) == found_in(temporary) == {}
+
+
+KILLED = """
+import os, signal, sys
+from spark_log import connect
+
+row = {"key": b"customer-1738", "value": b"aaa-secret-person" + bytes(100)}
+with connect(sys.argv[1]) as log:
+    log.append("people", [row] * 100_000, compression="none")
+    assert log.consumer("people", group_id="g", auto_offset_reset="earliest").poll()
+    with log.transaction("t") as transaction:
+        transaction.append("people", [row] * 200_000)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_the_search_finds_a_text_in_all_its_forms(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.inspection import damage_of
+from spark_log.quorum_node.quorum_admin import QuorumAdmin
 from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.store.local import TEMPORARY
 from spark_log.store.open import open_store
@@ -66,6 +68,14 @@ class Quorum:
             times=TIMES,
         )
 
+    def replace_disk(self, node: int) -> None:
+        """The node has another, empty directory from its next start on.  Its former one is kept."""
+        directory = self.folder / f"node-{node}-new"
+        format_directory(str(directory), Meta(cluster_id="a-cluster", node_id=node, directory_id=f"other-{node}"), ())
+        quorum = self._configs[node].quorum
+        assert quorum is not None
+        self._configs[node] = replace(self._configs[node], quorum=replace(quorum, directory=str(directory)))
+
     def make_spare_a_peer(self) -> None:
         """The spare is a peer of all others from their next start on."""
         spare = self._configs[4].quorum
@@ -101,6 +111,12 @@ class Quorum:
     @property
     def url(self) -> str:
         return address([*self.running.values()])
+
+    @property
+    def access(self) -> tuple[list[str], str]:
+        """The addresses of the nodes, and their secret."""
+        found = [quorum for config in self._configs.values() if (quorum := config.quorum) is not None]
+        return [one.listen for one in found], found[0].secret
 
     def maintain(self) -> list[ErasureListing]:
         return maintain(self.running[self.leader], self.url)
@@ -215,6 +231,34 @@ def test_a_node_that_does_not_vote_and_is_down_keeps_an_erasure_open(tmp_path: P
             listing = await quorum.maintained_until_unreached()
             assert "node 4, which does not vote" in listing.unreached[0] and found_in(quorum.directory(4))
             await quorum.start(4)
+            await quorum.maintained_until_done()
+            assert found_in(tmp_path) == []
+
+    run(scenario)
+
+
+def test_what_another_directory_of_a_node_has_deleted_is_no_evidence_for_the_one_before(tmp_path: Path) -> None:
+    """A node comes back with another disk.  The former one keeps the erasure open until it is removed as a voter."""
+
+    async def scenario() -> None:
+        async with filled(tmp_path) as quorum:
+            node = next(one for one in quorum.running if one != quorum.leader)
+            await quorum.stop(node)
+            quorum.replace_disk(node)
+            await quorum.start(node)
+            await asyncio.to_thread(quorum.erase)
+            listing = await quorum.maintained_until_unreached()
+            (sentence,) = listing.unreached
+            assert sentence.startswith(f"node {node}@directory-{node} of the quorum may have statistics")
+            assert found_in(quorum.directory(node)) and found_in(tmp_path / f"node-{node}-new") == []
+            admin = QuorumAdmin(*quorum.access)
+            await asyncio.to_thread(admin.remove_voter, ReplicaKey(node, f"directory-{node}"), LIMIT_S)
+            listing = await quorum.maintained_until_unreached()
+            (sentence,) = listing.unreached
+            assert "if it was removed, destroy its disk" in sentence
+            shutil.rmtree(quorum.directory(node))
+            other = next(one for one in quorum.running if one not in (node, quorum.leader))
+            await asyncio.to_thread(admin.hand_over, other)
             await quorum.maintained_until_done()
             assert found_in(tmp_path) == []
 

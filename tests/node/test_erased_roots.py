@@ -12,13 +12,17 @@ import pytest
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.client.administering.erasure_status import problems_of
 from spark_log.errors import InvalidRequest
-from spark_log.node.maintain import collect_garbage, maintain_once
+from spark_log.journal.journal import Journal
+from spark_log.node.maintain import Maintainer, collect_garbage, maintain_once
 from spark_log.node.replicator import Replicator
 from spark_log.node.verify import verify
+from spark_log.store.local import LocalStore
 from spark_log.testing.broker_roots import commit_on_leader, register_broker
+from spark_log.testing.clocks import ManualClock
 
 KEY = b"customer-17"
 SECRET = b"secret-person"
+DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture
@@ -243,5 +247,36 @@ def test_records_that_only_a_leader_had_go_with_the_others(log: Log, tmp_path: P
     assert log.admin.unfence_broker(1)
     assert log.admin.erase_records("people", [KEY]).problems == ()
     pass_the_fence(log)
+    assert log.admin.list_erasures() == []
+    assert having(tmp_path) == set()
+
+
+@pytest.mark.parametrize("root", ["log", "broker2"])
+def test_an_upload_that_came_late_is_gone_when_an_erasure_is_done(tmp_path: Path, root: str) -> None:
+    """A writer hung in it for longer than the fence: upkeep has collected the garbage of its time before."""
+    clock = ManualClock(int(time.time() * 1000))
+    log = Log(Journal.open(LocalStore(str(tmp_path / "log"), "os"), create=True, clock=clock))
+    log.admin.incremental_alter_configs(
+        {None: {"log.clock.skew.max.ms": str(DAY_MS), "gc.fence.age.ms": str(DAY_MS // 8)}}
+    )
+    for broker in (1, 2):
+        register_broker(log, broker, str(tmp_path / f"broker{broker}"))
+    log.admin.create_topics([NewTopic("people", 1, replica_assignment={0: [1, 2]})])
+    upkeep = Maintainer(log)
+
+    def pass_hours(hours: int) -> None:
+        for _ in range(hours):
+            clock.ms += 3_600_000
+            log.append("people", [{"key": b"customer-18", "value": b"more"}])
+            assert upkeep.round().problems == ()
+
+    pass_hours(8)
+    append(log)
+    data = next((path.parent.parent for path in (tmp_path / root).rglob("*.seg")), tmp_path / root / "data")
+    late = data / f"{1:016x}" / f"{'0' * 16}-{'1' * 16}.seg"
+    late.parent.mkdir(parents=True, exist_ok=True)
+    late.write_bytes(SECRET)
+    log.admin.erase_records("people", [KEY])
+    pass_hours(8)
     assert log.admin.list_erasures() == []
     assert having(tmp_path) == set()

@@ -10,9 +10,8 @@ import pytest
 
 import spark_log
 from spark_log.errors import ConcurrentChange, CorruptObject
-from spark_log.journal.checkpointing import DAMAGED
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, MIRRORED, log_key
+from spark_log.journal.object_names import CHECKPOINTS, DAMAGED, DATA, LOG, META, MIRRORED, log_key
 from spark_log.metadata.checkpoint_format import encode_checkpoint
 from spark_log.node.late_files import note_version
 from spark_log.node.mirror import Mirror, Recovered, become_log, recover

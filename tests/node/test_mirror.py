@@ -28,6 +28,7 @@ from spark_log.testing.stores import Wrapper
 from tests.conftest import Bucket
 from tests.node.logs import append_small, new_log
 from tests.services import Services
+from tests.thinning import merge_all
 
 
 def values(log: spark_log.Log) -> list[bytes]:
@@ -541,7 +542,7 @@ def test_a_recovery_that_was_killed_names_and_lists_erasures_when_it_is_run_agai
     with pytest.raises(Died):
         recover(Dying(LocalStore(root), writes, after=False), force=True)
     (again,) = recover(LocalStore(root), force=True).erase_again
-    assert "records were erased from t at" in again
+    assert "an erasure from t ended at" in again
     recovered = spark_log.connect(root)
     assert {(one.topic, one.incomplete) for one in recovered.admin.list_erasures()} == {("t", True)}
     recovered.admin.erase_records("t", [b"customer-17"])
@@ -554,7 +555,7 @@ def test_a_recovery_names_and_lists_erasures_that_the_mirror_lacks(log: spark_lo
     Mirror(log, LocalStore(root)).round()
     log.admin.erase_records("t", [b"customer-17"])
     (again,) = recover(LocalStore(root), force=True, dry_run=True).erase_again
-    assert "records were erased from t at" in again
+    assert "an erasure from t ended at" in again
     assert recover(LocalStore(root), force=True).erase_again == (again,)
     recovered = spark_log.connect(root)
     assert b"secret" in values(recovered)
@@ -562,6 +563,32 @@ def test_a_recovery_names_and_lists_erasures_that_the_mirror_lacks(log: spark_lo
     recovered.admin.erase_records("t", [b"customer-17"])
     assert b"secret" not in values(recovered)
     assert not any(one.incomplete for one in recovered.admin.list_erasures())
+
+
+def test_an_erasure_that_found_nothing_is_not_to_be_repeated_in_a_recovered_mirror(
+    log: spark_log.Log, root: str
+) -> None:
+    """The log has all objects of the mirror, so no record of them was erased."""
+    Mirror(log, LocalStore(root)).round()
+    append_small(log, 2, first=3)
+    assert log.admin.erase_records("t", [b"nobody"]).objects == 0
+    assert recover(LocalStore(root), force=True).erase_again == ()
+    recovered = spark_log.connect(root)
+    assert recovered.admin.list_erasures() == [] and verify(recovered) == []
+
+
+@pytest.mark.parametrize("what", ["a merge", "a problem"])
+def test_an_erasure_that_may_have_found_something_is_to_be_repeated(
+    log: spark_log.Log, root: str, tmp_path: Path, what: str
+) -> None:
+    """Objects were replaced meanwhile, which may have been by an erasure that was killed; or one could not be read."""
+    Mirror(log, LocalStore(root)).round()
+    if what == "a merge":
+        merge_all(log)
+    else:
+        next((tmp_path / "log" / "data").rglob("*.seg")).write_bytes(b"damaged")
+    assert log.admin.erase_records("t", [b"nobody"]).records == 0
+    assert "an erasure from t ended at" in recover(LocalStore(root), force=True).erase_again[0]
 
 
 def test_the_status_of_a_mirror_that_cannot_be_continued(log: spark_log.Log, root: str, tmp_path: Path) -> None:

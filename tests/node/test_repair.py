@@ -9,9 +9,8 @@ import pytest
 
 import spark_log
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, StorageUnavailable, UnsupportedVersion
-from spark_log.journal.checkpointing import DAMAGED
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG, checkpoint_version, log_key
+from spark_log.journal.object_names import CHECKPOINTS, DAMAGED, FORMAT_KEY, LOG, checkpoint_version, log_key
 from spark_log.metadata.decide.coordinators import decide_take_over
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.state import Leadership

@@ -27,9 +27,8 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UploadFenced,
 )
-from spark_log.journal.checkpointing import DAMAGED
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
+from spark_log.journal.object_names import CHECKPOINTS, DAMAGED, DATA, LOG, checkpoint_version, log_key
 from spark_log.journal.opening import state_in
 from spark_log.journal.sealing import seal
 from spark_log.journal.upkeep_limits import LIMITS

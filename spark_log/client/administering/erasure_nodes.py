@@ -40,7 +40,7 @@ def _silent_text(quorum: QuorumInfo, one: ReplicaState) -> str:
     may_have = f"node {key} of the quorum may have statistics of columns in its directory, and does not answer"
     if one in quorum.voters:
         return f"{may_have}: start it; if it is lost, run `pylog quorum remove-voter {key}`, and destroy its disk"
-    if any(one.replica_id == voter.replica_id for voter in quorum.voters):
+    if any(one.replica_id == other.replica_id for other in (*quorum.voters, *quorum.observers) if other != one):
         return (
             f"{may_have}: if it was removed, destroy its disk, and the leader forgets it after 5 minutes; else start it"
         )

@@ -122,8 +122,8 @@ def problems_of(
 def to_repeat_texts(rows: Mapping[str, ErasedTopic]) -> tuple[str, ...]:
     """Sentences about erasures that were later than a copy of the log, and have to be repeated in it."""
     return tuple(
-        f"records were erased from {row.name} at {format_timestamp_ms(row.time)}, after this copy was made, which has "
-        f"them: erase them again with `pylog topic erase {row.name}`"
+        f"an erasure from {row.name} ended at {format_timestamp_ms(row.time)}, after this copy was made, which may have "
+        f"the records: erase them again with `pylog topic erase {row.name}`"
         for row in sorted(rows.values(), key=lambda row: (row.version, row.name))
     )
 
