@@ -21,7 +21,7 @@ from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import QUORUM_VERSION, Format
-from spark_log.journal.object_names import DATA, FORMAT_KEY, listed
+from spark_log.journal.object_names import DATA, FORMAT_KEY, SNAPSHOTS, listed
 from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.metadata.decide.coordinators import QUORUM, check_can_move, moved_to, moving_to
@@ -32,7 +32,7 @@ from spark_log.net.address import SCHEME, parse_target
 from spark_log.node.log_move import check_on_its_way
 from spark_log.node.mirror import format_of
 from spark_log.node.quorum_state import Content, parse_snapshot
-from spark_log.node.root_snapshots import newest_epoch, newest_snapshot, put_snapshot
+from spark_log.node.root_snapshots import named_snapshot, newest_epoch, newest_snapshot, put_snapshot
 from spark_log.positions import format_timestamp_ms
 from spark_log.quorum.messages import EMPTY, Kind, Position, ReplicaKey
 from spark_log.quorum.ready import Restored
@@ -296,10 +296,17 @@ def former_addresses(store: ObjectStore, form: Format) -> list[str]:
 
 
 def _copy_of(store: ObjectStore) -> Content:
-    found = newest_snapshot(store)
+    name, found = named_snapshot(store)
     if found is None:
         raise NoLog(
             f"{store.url} has no copy of the metadata: give the directory of a lost node that can still be read"
+        )
+    state, newest = found.state, listed(store, SNAPSHOTS)[-1:]
+    if newest > [name]:
+        raise CorruptObject(
+            f"{store.url}/{newest[0]} is damaged, and the copy before it has version {state.version}, of "
+            f"{format_timestamp_ms(state.time)}: put the damaged file back from a backup, or give the directory of a lost "
+            f"node that can still be read. To lose the changes after version {state.version}, delete the damaged file"
         )
     return found
 

@@ -80,12 +80,17 @@ def _not_after_others(store: ObjectStore, name: str, upto: str) -> list[str]:
 
 def newest_snapshot(store: ObjectStore) -> Content | None:
     """The newest one that can be read; None if there is none.  Raises CorruptObject if none of them can be read."""
+    return named_snapshot(store)[1]
+
+
+def named_snapshot(store: ObjectStore) -> tuple[str, Content | None]:
+    """The result of `newest_snapshot` with its name, and what it raises."""
     damage = None
     for name in reversed(listed(store, SNAPSHOTS)):
         try:
             data = store.get(name)
             pieces = read_state(partial(_part, data), len(data), name)
-            return parse_snapshot(pieces, name)
+            return name, parse_snapshot(pieces, name)
         except ObjectNotFound:
             continue  # a leader has deleted it meanwhile
         except CorruptObject as error:
@@ -93,7 +98,7 @@ def newest_snapshot(store: ObjectStore) -> Content | None:
             damage = damage or error
     if damage is not None:
         raise damage
-    return None
+    return "", None
 
 
 def newest_epoch(store: ObjectStore) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 import spark_log
 from spark_log.errors import (
+    CorruptObject,
     InconsistentClusterId,
     InvalidRequest,
     LogMoved,
@@ -116,6 +117,23 @@ def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path:
     assert content.state.version == done.version
     assert {one.version for one in content.state.restores} == {done.version}, "killed runs have begun others"
     assert content.state.restores[-1].history == content.founding
+
+
+def test_an_older_copy_is_not_used_for_a_damaged_one_without_a_word(store: ObjectStore, tmp_path: Path) -> None:
+    """All nodes are lost, and the changes between the two copies are in the damaged one only."""
+    nodes = Nodes(tmp_path, cluster_id(store), 1)
+    state = spark_log.connect(tmp_path / "log").journal.state
+    put_snapshot(store, Content(state), "u")
+    newest = put_snapshot(store, Content(dataclasses.replace(state, version=state.version + 1)), "u")
+    store.put(newest, (store.get(newest)[:-1],))
+    form = parse_format(store.get(FORMAT_KEY), store.url)
+    store.put(FORMAT_KEY, (form.of_quorum(URL, "former").encode(),))
+    before = {name: store.get(name) for name in store.list("meta/")}
+    with pytest.raises(CorruptObject, match=rf"{newest} is damaged.*version {state.version}, of .*delete the damaged"):
+        restore(store, nodes)
+    assert {name: store.get(name) for name in store.list("meta/")} == before
+    store.delete([newest])
+    assert restore(store, nodes).version == state.version
 
 
 def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_path: Path) -> None:
