@@ -6,12 +6,13 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from spark_log import Log, TopicPartition
+from spark_log import Log, TopicPartition, connect
 from spark_log.client.client_settings import CONSUMER, PRODUCER, TRANSACTION
 from spark_log.client.consuming.bookmark import Bookmark
 from spark_log.client.consuming.consumer import Consumer
@@ -230,3 +231,13 @@ def refusal(call: Call, arguments: tuple[Any, ...], named: dict[str, Any]) -> st
     except (SparkLogError, Undone) as error:
         return str(error)
     return ""
+
+
+@pytest.mark.parametrize("name", ["url", "token", "durability", "create", "client_rack", "storage_options"])
+def test_connect(tmp_path: Path, name: str) -> None:
+    connect(tmp_path / "log", create=True).close()
+    for one in ODD:
+        for odd in forms(one):
+            settings: dict[str, Any] = {"url": tmp_path / "log", "create": False, name: odd}
+            with suppress(SparkLogError):
+                connect(**settings).close()
