@@ -237,7 +237,7 @@ def test_a_node_that_does_not_vote_and_is_down_keeps_an_erasure_open(tmp_path: P
 
 
 def test_what_another_directory_of_a_node_has_deleted_is_no_evidence_for_the_one_before(tmp_path: Path) -> None:
-    """A node comes back with another disk.  The former one keeps the erasure open, also when it is not a voter any more."""
+    """A node comes back with another disk.  The former one keeps the erasure open, also as no voter."""
 
     async def scenario() -> None:
         async with filled(tmp_path) as quorum:
