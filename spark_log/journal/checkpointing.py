@@ -192,11 +192,13 @@ def _replaced(intact: frozenset[str]) -> Steps[tuple[list[str], str]]:
 def truncate(view: View, context: Context) -> Steps[int]:
     """Delete all checkpoints but the newest two, and the log records at or below the older one and the fence.
 
-    Returns the number of deletes; nothing is deleted unless both checkpoints can be read.
+    Returns the number of deletes; nothing is deleted unless both checkpoints can be read.  Raises LogRestored if a
+    mirror is in the place of the log.
     """
     names, older = yield from _replaced(frozenset())
     if not older:
         return 0
+    yield from check_is_no_mirror(view.log)  # where two checkpoints of a lost log have come late
     upto = min(view.state.fence, checkpoint_version(older))
     old = [name for name in names if name < older]
     records = [name for name in (yield List(LOG)) if log_version(name) <= upto]

@@ -62,7 +62,7 @@ class LogIdentity(NamedTuple):
     url: str
     """The URL of its storage."""
     is_mirror: bool = False
-    """Whether `meta/format` said so when this process opened it."""
+    """Whether this process copies to it, or makes a log of it: nobody else writes checkpoints there."""
 
 
 class View(NamedTuple):
@@ -356,8 +356,8 @@ def check_is_no_mirror(log: LogIdentity | None) -> Steps[None]:
         return
     if url := parse_format(data, log.url).mirrors:
         raise LogRestored(
-            f"{log.url} is a copy of {url} by now, and this process has the log that was there before: stop it until the "
-            "copy has become the log, as by `pylog recover`, and compare its commits with that log"
+            f"{log.url} is a copy of {url}, which gets no checkpoints but its own: stop this process until the copy has "
+            "become a log, as by `pylog recover`; if it used the log that was there before, compare its commits"
         )
 
 

@@ -66,11 +66,11 @@ class StorageLog:
         """
         listed:       the checkpoints, if they were just listed.
         opens_later:  `open` may be called long after this, or never.
-        is_mirror:    `meta/format` says so, although `form` does not: the mirror becomes a log.
+        is_mirror:    this process makes a log of a mirror: `meta/format` says still that it is one.
         """
         self.context = context
         self.form, self._store, self._listed = form, store, listed
-        self._identity = LogIdentity(form.cluster_id, store.url, is_mirror or bool(form.mirrors))
+        self._identity = LogIdentity(form.cluster_id, store.url, is_mirror)
         self._probed, self._is_format_old = False, opens_later
         """The second: whether `form` may have been read long ago."""
 

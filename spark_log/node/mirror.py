@@ -363,7 +363,7 @@ class Mirror:
 
         A copy that ended between its two checkpoints has left an older one, and not the records between them.
         """
-        log = journal.metadata_log
+        log, view = journal.metadata_log, view._replace(log=view.log._replace(is_mirror=True))
         if not self._has_looked and (yield from damaged_between()):
             yield from _write_checkpoints(view, log.context)
         elif log.is_due(view):

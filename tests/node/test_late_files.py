@@ -14,6 +14,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DAMAGED, DATA, LOG, META, MIRRORED, log_key
 from spark_log.metadata.checkpoint_format import encode_checkpoint
 from spark_log.node.late_files import note_version
+from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, Recovered, become_log, recover
 from spark_log.node.verify import verify
 from spark_log.store.base import Bytes
@@ -225,8 +226,25 @@ def test_a_client_that_goes_on_writes_no_checkpoint_of_a_mirror(
     lost.go_on(12)
     store = LocalStore(lost.url)
     assert store.list(CHECKPOINTS) == kept
-    assert f"{store.url} is a copy of {store.url} by now" in caplog.text
+    assert f"{store.url} is a copy of {store.url}, which gets no checkpoints but its own" in caplog.text
     assert len(recover(store, force=True).late) == 13
+    lost.check(store, lost.written)
+
+
+def test_upkeep_that_meets_a_mirror_leaves_its_checkpoints(tmp_path: Path) -> None:
+    """Also a process that has opened the mirror, after two checkpoints of the lost log have come late."""
+    lost = Lost(tmp_path)
+    kept = LocalStore(lost.copy).list(CHECKPOINTS)
+    lost.go_on(2)
+    store, version = LocalStore(lost.url), lost.version + 3
+    with spark_log.connect(store.url) as client:
+        data = encode_checkpoint(client.journal.state)
+    for number in (1, 2):
+        store.put(f"{CHECKPOINTS}{version:020}-{number:016}", [data])
+    with spark_log.connect(store.url) as client:
+        maintain_once(client)
+    assert set(kept) < set(store.list(CHECKPOINTS))
+    assert len(recover(store, force=True).late) == 5
     lost.check(store, lost.written)
 
 
