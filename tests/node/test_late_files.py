@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import spark_log
-from spark_log.errors import ConcurrentChange, CorruptObject
+from spark_log.errors import ConcurrentChange, CorruptObject, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DAMAGED, DATA, LOG, META, MIRRORED, log_key
 from spark_log.metadata.checkpoint_format import encode_checkpoint
@@ -241,7 +242,7 @@ def test_upkeep_that_meets_a_mirror_leaves_its_checkpoints(tmp_path: Path) -> No
         data = encode_checkpoint(client.journal.state)
     for number in (1, 2):
         store.put(f"{CHECKPOINTS}{version:020}-{number:016}", [data])
-    with spark_log.connect(store.url) as client:
+    with spark_log.connect(store.url) as client, suppress(SparkLogError):  # an object is lost
         maintain_once(client)
     assert set(kept) < set(store.list(CHECKPOINTS))
     assert len(recover(store, force=True).late) == 5
