@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,17 @@ class _Encoded:
     stats: Stats
     """Statistics of its data columns."""
     spool_position: int = 0
+
+
+class EncodedRows(NamedTuple):
+    """Rows of bytes that another process has encoded as one record batch message, by `RECORD_SCHEMA`."""
+
+    data: bytes
+    crc: int
+    """Of `data`."""
+    rows: int
+    min_us: int
+    max_us: int
 
 
 @dataclass(slots=True)
@@ -223,6 +234,27 @@ class SegmentWriter:
                 elif into.waiting:
                     into.waiting[-1] = unpinned(into.waiting[-1])
         self._relieve()
+
+    def append_encoded(self, topic_id: str, partition: int, rows: EncodedRows) -> None:
+        """Adds a batch to the end of a partition, to which no rows were appended before."""
+        into = self._partitions.setdefault((topic_id, partition), _Partition())
+        first, into.end = into.end, into.end + rows.rows
+        self._spill_if_above(self._buffer_bytes - len(rows.data))
+        self._add(
+            into,
+            _Encoded(
+                first=first,
+                last=into.end - 1,
+                rows=rows.rows,
+                min_us=rows.min_us,
+                max_us=rows.max_us,
+                length=len(rows.data),
+                crc=rows.crc,
+                data=rows.data,
+                stats={},
+            ),
+        )
+        self.rows += rows.rows
 
     def extend(self, topic_id: str, partition: int, end: int) -> None:
         """The run covers the offsets up to `end`, relative to its base; those after its last row have no row."""
@@ -401,8 +433,12 @@ class SegmentWriter:
             data=data,
             stats=stats_of(stored, columns_with_stats(batch.schema, partition.stats_columns)),
         )
+        self._add(partition, encoded)
+
+    def _add(self, partition: _Partition, encoded: _Encoded) -> None:
+        assert encoded.data is not None
         partition.encoded.append(encoded)
-        partition.crc = crc32c(data, partition.crc)
+        partition.crc = crc32c(encoded.data, partition.crc)
         self._kept.append(encoded)
         self._kept_bytes += encoded.length
 

@@ -113,7 +113,7 @@ public final class PylogReader implements PylogSource.NativeReader {
 
   private final Function<Object, Object> python;
 
-  private PylogReader(Function<Object, Object> python) {
+  PylogReader(Function<Object, Object> python) {
     this.python = python;
   }
 
@@ -130,7 +130,7 @@ public final class PylogReader implements PylogSource.NativeReader {
   @Override
   public boolean reads(StructType columns, CaseInsensitiveStringMap options, boolean streaming) {
     String what = streaming ? "check stream" : "check";
-    return ask(what, columns, options, null, new InputPartition[0]) != null;
+    return ask(what, columns, options, null, new ArrayList<byte[]>()) != null;
   }
 
   @Override
@@ -152,7 +152,11 @@ public final class PylogReader implements PylogSource.NativeReader {
       String query,
       InputPartition[] planned) {
     ship(SparkContext.getOrCreate());
-    List<byte[]> answer = ask(what, columns, options, query, planned);
+    List<byte[]> pickles = new ArrayList<byte[]>();
+    for (int i = 0; i < planned.length; i++) {
+      pickles.add(NativeTask.pickle(planned[i]));
+    }
+    List<byte[]> answer = ask(what, columns, options, query, pickles);
     if (answer == null || answer.size() != 2 * planned.length) {
       return planned;
     }
@@ -169,7 +173,7 @@ public final class PylogReader implements PylogSource.NativeReader {
    * Gives the classes to the executors. If artifacts are isolated, each session and each stream has
    * its own jars.
    */
-  private static void ship(SparkContext context) {
+  static void ship(SparkContext context) {
     String jar = System.getProperty("pylog.jar");
     String shipped = JobArtifactSet.getActiveOrDefault(context).jars().keys().mkString();
     if (!context.isLocal() && !shipped.contains(new File(jar).getName())) {
@@ -177,13 +181,13 @@ public final class PylogReader implements PylogSource.NativeReader {
     }
   }
 
-  /** What Python says; null: this is read by Python. */
+  /** What Python says to these pickles; null: this is left to Python. */
   List<byte[]> ask(
       String what,
       StructType columns,
       CaseInsensitiveStringMap options,
       String query,
-      InputPartition[] planned) {
+      List<byte[]> pickles) {
     List<byte[]> request = new ArrayList<byte[]>();
     request.add(text(what));
     request.add(text(columns.json()));
@@ -194,15 +198,13 @@ public final class PylogReader implements PylogSource.NativeReader {
       request.add(text((String) names[i]));
       request.add(text((String) options.get(names[i])));
     }
-    for (int i = 0; i < planned.length; i++) {
-      request.add(NativeTask.pickle(planned[i]));
-    }
+    request.addAll(pickles);
     try {
       byte[] answer = (byte[]) python.apply(Parts.joined(request));
       return answer == null ? null : Parts.split(answer);
     } catch (Exception error) {
       NativeTask.LOG.info(
-          "pylog reads with Python, which does not plan for this process: {}", error);
+          "pylog reads and writes with Python, which does not plan for this process: {}", error);
       return null;
     }
   }

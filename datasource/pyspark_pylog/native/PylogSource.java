@@ -22,10 +22,12 @@ import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.internal.SQLConf;
@@ -74,6 +76,7 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
   private static final String NATIVE_OPTION = "nativeRead";
   private static final String NATIVE_SETTING = "spark.pylog.nativeRead";
   private static volatile NativeReader reader;
+  private static volatile NativeWriter writer;
 
   private final PythonDataSourceV2 python = python();
 
@@ -123,6 +126,15 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
     reader = made;
   }
 
+  static void setWriter(NativeWriter made) {
+    writer = made;
+  }
+
+  /** What encodes the rows of a write; null if nothing does. */
+  static NativeWriter writer(CaseInsensitiveStringMap options) {
+    return isSet(options, NATIVE_OPTION, NATIVE_SETTING) ? writer : null;
+  }
+
   /** What reads a batch or a stream without Python; null if nothing does. */
   static NativeReader reader(
       StructType columns, CaseInsensitiveStringMap options, boolean streaming) {
@@ -145,6 +157,12 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
     /** A stream with the rows of another one, as columns. */
     MicroBatchStream stream(
         MicroBatchStream rows, StructType columns, CaseInsensitiveStringMap options);
+  }
+
+  /** Encodes rows for Python, which writes them ({@code PylogWriter.java}). */
+  public interface NativeWriter {
+    /** A write of the same rows. */
+    BatchWrite batch(BatchWrite python, LogicalWriteInfo info);
   }
 }
 
@@ -196,7 +214,7 @@ final class PylogTable implements SupportsRead, SupportsWrite {
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
     WriteBuilder builder = ((SupportsWrite) inner).newWriteBuilder(info);
-    return PylogSource.pushesDown(info.options()) ? new PylogWriteBuilder(builder) : builder;
+    return PylogSource.pushesDown(info.options()) ? new PylogWriteBuilder(builder, info) : builder;
   }
 
   /** A scan with its own source: Spark keeps one plan for each source, whatever the query is. */
@@ -426,9 +444,11 @@ final class PylogScan implements Scan {
 /** Update mode appends, as a changelog. */
 final class PylogWriteBuilder implements SupportsTruncate, SupportsStreamingUpdateAsAppend {
   private final WriteBuilder inner;
+  private final LogicalWriteInfo info;
 
-  PylogWriteBuilder(WriteBuilder inner) {
+  PylogWriteBuilder(WriteBuilder inner, LogicalWriteInfo info) {
     this.inner = inner;
+    this.info = info;
   }
 
   @Override
@@ -439,7 +459,51 @@ final class PylogWriteBuilder implements SupportsTruncate, SupportsStreamingUpda
 
   @Override
   public Write build() {
-    return inner.build();
+    PylogSource.NativeWriter writer = PylogSource.writer(info.options());
+    return writer == null ? inner.build() : new PylogWrite(inner.build(), writer, info);
+  }
+}
+
+/** A write whose batches are encoded in the JVM. */
+final class PylogWrite implements Write {
+  private final Write inner;
+  private final PylogSource.NativeWriter writer;
+  private final LogicalWriteInfo info;
+
+  PylogWrite(Write inner, PylogSource.NativeWriter writer, LogicalWriteInfo info) {
+    this.inner = inner;
+    this.writer = writer;
+    this.info = info;
+  }
+
+  @Override
+  public String description() {
+    return inner.description();
+  }
+
+  @Override
+  public BatchWrite toBatch() {
+    return writer.batch(inner.toBatch(), info);
+  }
+
+  @Override
+  public StreamingWrite toStreaming() {
+    return inner.toStreaming();
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return inner.supportedCustomMetrics();
+  }
+
+  @Override
+  public CustomTaskMetric[] reportDriverMetrics() {
+    return inner.reportDriverMetrics();
+  }
+
+  @Override
+  public String toString() {
+    return inner.toString();
   }
 }
 

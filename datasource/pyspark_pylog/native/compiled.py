@@ -23,9 +23,10 @@ from typing import Any
 
 logger = logging.getLogger("spark_log")
 
-SOURCES = ("PylogSource.java", "PylogReader.java")
+SOURCES = ("PylogSource.java", "PylogReader.java", "PylogWriter.java")
 CLASS = "io.pylog.spark.PylogSource"
 READER = "io.pylog.spark.PylogReader"
+WRITER = "io.pylog.spark.PylogWriter"
 SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
 LOADER = "org.apache.spark.util.MutableURLClassLoader"
 SETTING, NATIVE = "spark.pylog.pushDown", "spark.pylog.nativeRead"
@@ -33,8 +34,8 @@ TRIED, JAR, DRIVER = "pylog.pushDown.tried", "pylog.jar", "pylog.nativeRead.driv
 """Properties of a JVM: in `TRIED`, Spark has been asked to compile the sources, and the classes cannot be taken out
 again; the file of the classes, for executors; and the process that plans native reads.
 """
-PLANS, READS = "plans", "reads"
-"""The abilities of the classes in a JVM: they plan queries, or read, too."""
+PLANS, READS, WRITES = "plans", "reads", "writes"
+"""The abilities of the classes in a JVM: they plan queries, or read, too, or write, too."""
 
 
 def compile_planner(spark: Any) -> bool:
@@ -50,9 +51,9 @@ def compile_planner(spark: Any) -> bool:
     if properties.getProperty(TRIED) is None:
         properties.setProperty(TRIED, load(jvm, spark.version, sources()))
     found = properties.getProperty(TRIED)
-    if found == READS and not _is_off(spark, NATIVE):
-        _plan_native_reads(spark)
-    return found in (PLANS, READS)
+    if found in (READS, WRITES) and not _is_off(spark, NATIVE):
+        _plan_in_this_process(spark, writes=found == WRITES)
+    return found in (PLANS, READS, WRITES)
 
 
 def _is_off(spark: Any, setting: str) -> bool:
@@ -60,17 +61,21 @@ def _is_off(spark: Any, setting: str) -> bool:
 
 
 def sources() -> tuple[str, ...]:
-    """The Java sources: the planner, and the reader, which needs it."""
+    """The Java sources: the planner, the reader, which needs it, and the writer, which needs both."""
     return tuple(files(__package__).joinpath(name).read_text(encoding="utf-8") for name in SOURCES)
 
 
 def load(jvm: Any, version: str, java: Sequence[str]) -> str:
     """Compile sources and give their classes to Spark.
 
-    Returns `PLANS` or `READS`, or why neither is possible.
+    Returns `PLANS`, `READS` or `WRITES`, or why none of them is possible.
     """
-    why = _add(jvm, version, java)
+    of_writer = _add(jvm, version, java)
+    if not of_writer:
+        return WRITES
+    why = _add(jvm, version, java[:2])
     if not why:
+        logger.info("pylog writes with Python here, as Spark %s cannot compile its writer: %s", version, of_writer)
         return READS
     of_planner = _add(jvm, version, java[:1])
     if not of_planner:
@@ -88,7 +93,7 @@ def _add(jvm: Any, version: str, java: Sequence[str]) -> str:
             raise TypeError("Spark's class loader takes no classes")
         path = jar(jvm, found, version, java)
         url = jvm.java.io.File(str(path)).toURI().toURL()
-        for name in (CLASS, READER)[: len(java)]:
+        for name in (CLASS, READER, WRITER)[: len(java)]:
             _probe(jvm, url, found, name)
         found.addURL(url)
     except Exception as error:  # noqa: BLE001  of any kind: internal classes of Spark may be others
@@ -103,8 +108,11 @@ def _reason(error: Exception) -> str:
     return " ".join((text.partition("\n: ")[2] or text).split())
 
 
-def _plan_native_reads(spark: Any) -> None:
-    """Give the JVM the planner of this process."""
+def _plan_in_this_process(spark: Any, *, writes: bool) -> None:
+    """Give the JVM the planner of this process.
+
+    writes:  of writes, too.
+    """
     from pyspark import java_gateway
 
     from pyspark_pylog.native.plan import NativePlanner
@@ -117,6 +125,8 @@ def _plan_native_reads(spark: Any) -> None:
     try:
         callbacks.ensure_callback_server_started(gateway)
         getattr(jvm, READER).install(NativePlanner())
+        if writes:
+            getattr(jvm, WRITER).install(NativePlanner())
     except Exception as error:  # noqa: BLE001  of any kind: a platform may not allow callbacks
         logger.info("pylog reads with Python here, as Spark cannot call this process: %s", error)
     properties.setProperty(DRIVER, driver)

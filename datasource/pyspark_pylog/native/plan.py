@@ -22,6 +22,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from pyspark_pylog.native.write_plan import planned_write
 from pyspark_pylog.open_log import kept_journal
 from pyspark_pylog.options.parse import Location, ReadOptions, read_options
 from pyspark_pylog.source.data_columns import DataColumns, names_of
@@ -64,6 +65,8 @@ class NativePlanner:
         """Answer a request.  Never raises."""
         try:
             what, schema, query, *rest = map(bytes, _split(bytes(request)))
+            if what == b"write":
+                return _joined(planned_write(rest[-1]))
             count = 2 * int(rest.pop(0))
             names = [text.decode() for text in rest[:count]]
             streaming = what.endswith(b"stream")
@@ -71,14 +74,18 @@ class NativePlanner:
             tasks = [pickle.loads(task) for task in rest[count:]]
             parts = planned(options, schema.decode(), query.decode(), tasks) if what.startswith(b"plan") else []
         except Exception as error:  # noqa: BLE001  of any kind: Python's tasks will meet it, too
-            logger.debug("Python reads this load: %s", error)
+            logger.debug("this is left to Python: %s", error)
             return None
-        return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+        return _joined(parts)
 
     class Java:
         """The interface, for Py4J."""
 
         implements = ("java.util.function.Function",)
+
+
+def _joined(parts: Sequence[bytes]) -> bytes:
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
 
 
 def _split(joined: bytes) -> Iterator[bytes]:

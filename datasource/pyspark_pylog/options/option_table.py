@@ -155,10 +155,11 @@ READING = (
     ),
     Option(
         "nativeRead",
-        "BS",
+        "BSW",
         "the setting `spark.pylog.nativeRead`, by default `true`",
         "whether a query is read in the JVM where that is possible, in [a registered "
-        "session](spark-read.md#read-in-the-jvm)",
+        "session](spark-read.md#read-in-the-jvm); and whether the rows of a batch [are encoded "
+        "there](spark-write.md#encoded-in-the-jvm)",
     ),
     Option(
         "group.id",

@@ -381,6 +381,7 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
     if topic is not None:
         check_topic_name(topic)
     notes = tuple(_kafkas(options, WRITES))
+    flag(options, "nativeread", True)  # obeyed by native/PylogSource.java
     acks = _acks(options, streaming=streaming)
     if streaming:
         _only(

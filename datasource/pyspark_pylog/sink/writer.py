@@ -31,6 +31,7 @@ from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import Topics, letters, refusal, sift
+from pyspark_pylog.sink.encoded_rows import take_encoded
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
 from pyspark_pylog.sink.log_of_query import journal_to_write
 from pyspark_pylog.sink.other_topics import split, typed_part
@@ -205,7 +206,9 @@ def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader)
     all_to = begun.specs[options.topic] if options.topic is not None else None
     read, count, reason = 0, 0, ""
     for batch in batches:
-        for piece in _pieces(begun, batch, clock.now_ms()):
+        rest = take_encoded(batch, all_to, uploader)
+        read += rest.encoded
+        for piece in _pieces(begun, rest.rows, clock.now_ms()):
             now_ms = clock.now_ms()
             good, bad = sift(piece, all_to if piece.topics is None else None, topics, now_ms)
             read += piece.rows.records.num_rows

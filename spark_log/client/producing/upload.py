@@ -37,7 +37,7 @@ from spark_log.segment.compression import COMPRESSIONS, DEFAULT_COMPRESSION, Com
 from spark_log.segment.record_columns import Rows
 from spark_log.segment.row_sorter import RowSorter
 from spark_log.segment.sorted_rows import sorted_rows
-from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS, SegmentWriter, WrittenSegment
+from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS, EncodedRows, SegmentWriter, WrittenSegment
 from spark_log.store.base import Chunks, ObjectStore
 
 BUFFER_BYTES = 64 << 20
@@ -197,6 +197,16 @@ class Uploader:
         sorted_topic = self._sort and any(spec.sort_columns for spec in batch.topics.specs)
         if self._sorter.is_full if sorted_topic else self._sorter.is_due:
             self._encode(self._sorter.take_batches)
+
+    def add_encoded(self, spec: TopicSpec, partition: int, rows: EncodedRows) -> None:
+        """Add validated rows of bytes, before any others.  The caller notes whether some have no key."""
+        self._schemas |= newest_schemas(self._schemas, [(spec.topic_id, BYTES)])
+        group = self._groups.setdefault((spec.topic_id, partition), spec.group(partition))
+        self._writer(spec, group).append_encoded(spec.topic_id, partition, rows)
+
+    def note_keyless(self, spec: TopicSpec) -> None:
+        """Some of the encoded rows of a topic have no key."""
+        self._keyless.add(spec.topic_id)
 
     def _encode(self, take: Callable[[], Iterator[tuple[int, pa.RecordBatch]]]) -> None:
         """Sort the rows that are held, and encode those that `take` gives."""

@@ -1,0 +1,1089 @@
+package io.pylog.spark;
+
+import com.github.luben.zstd.Zstd;
+import com.github.luben.zstd.ZstdCompressCtx;
+import com.google.flatbuffers.FlatBufferBuilder;
+import java.io.ByteArrayInputStream;
+import java.io.DataInputStream;
+import java.io.File;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.io.Serializable;
+import java.lang.reflect.Constructor;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Function;
+import java.util.zip.CRC32C;
+import org.apache.arrow.flatbuf.BodyCompression;
+import org.apache.arrow.flatbuf.BodyCompressionMethod;
+import org.apache.arrow.flatbuf.Buffer;
+import org.apache.arrow.flatbuf.CompressionType;
+import org.apache.arrow.flatbuf.FieldNode;
+import org.apache.arrow.flatbuf.Message;
+import org.apache.arrow.flatbuf.MessageHeader;
+import org.apache.arrow.flatbuf.MetadataVersion;
+import org.apache.arrow.flatbuf.RecordBatch;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFactory;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.apache.spark.util.Utils;
+
+/**
+ * Encodes the rows of a write in the JVM.
+ *
+ * <p>A task checks its rows, chooses their partitions, and encodes them as Arrow messages, in a
+ * file. It then gives the file to Spark's writer in Python, which lays out the object, stores it
+ * and reports it, as it does with rows. At the first row that Java does not write, Python gets the
+ * rows from there on. So errors, dead letters, storage and commits are Python's.
+ *
+ * <p>Like {@code PylogSource.java}, it uses only what Janino understands.
+ */
+public final class PylogWriter implements PylogSource.NativeWriter {
+  /** Tasks of this process whose rows were all encoded here. */
+  static final AtomicLong ENCODED = new AtomicLong();
+
+  private final PylogReader planner;
+
+  private PylogWriter(PylogReader planner) {
+    this.planner = planner;
+  }
+
+  /** Called by Python, with a function that it keeps for the life of the session. */
+  public static void install(Function<Object, Object> python) {
+    PylogSource.setWriter(new PylogWriter(new PylogReader(python)));
+  }
+
+  /** How many tasks of this process were encoded here to their last row: for tests. */
+  public static long encoded() {
+    return ENCODED.get();
+  }
+
+  @Override
+  public BatchWrite batch(BatchWrite python, LogicalWriteInfo info) {
+    return new NativeWrite(this, python, info);
+  }
+
+  /** The writers of the tasks; those of Python, if it writes this. */
+  DataWriterFactory factory(DataWriterFactory python, LogicalWriteInfo info) {
+    boolean known =
+        python instanceof PythonBatchWriterFactory
+            && ByteOrder.nativeOrder() == ByteOrder.LITTLE_ENDIAN;
+    if (!known) {
+      return python;
+    }
+    byte[] function = ((PythonBatchWriterFactory) python).pickledWriteFunc();
+    List<byte[]> answer =
+        planner.ask(
+            "write", info.schema(), info.options(), null, Collections.singletonList(function));
+    if (answer == null) {
+      return python;
+    }
+    try {
+      WriteRules rules = WriteRules.of(answer, info.schema());
+      PylogReader.ship(SparkContext.getOrCreate());
+      return new NativeWriterFactory(withColumns(python, rules.handedOver()), rules);
+    } catch (Exception error) {
+      NativeTask.LOG.info("Python writes this: {}", error.toString());
+      return python;
+    }
+  }
+
+  /** Python's writers for other columns. Its constructor differs between versions of Spark. */
+  private static DataWriterFactory withColumns(DataWriterFactory python, StructType columns)
+      throws Exception {
+    scala.Product parts = (scala.Product) python;
+    Object[] given = new Object[parts.productArity()];
+    for (int i = 0; i < given.length; i++) {
+      Object part = parts.productElement(i);
+      given[i] = part instanceof StructType ? columns : part;
+    }
+    Constructor<?> constructor = python.getClass().getConstructors()[0];
+    return (DataWriterFactory) constructor.newInstance(given);
+  }
+}
+
+/** A batch write whose rows are encoded in the JVM. */
+final class NativeWrite implements BatchWrite {
+  private final PylogWriter writer;
+  private final BatchWrite python;
+  private final LogicalWriteInfo info;
+
+  NativeWrite(PylogWriter writer, BatchWrite python, LogicalWriteInfo info) {
+    this.writer = writer;
+    this.python = python;
+    this.info = info;
+  }
+
+  @Override
+  public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo physical) {
+    return writer.factory(python.createBatchWriterFactory(physical), info);
+  }
+
+  @Override
+  public boolean useCommitCoordinator() {
+    return python.useCommitCoordinator();
+  }
+
+  @Override
+  public void onDataWriterCommit(WriterCommitMessage message) {
+    python.onDataWriterCommit(message);
+  }
+
+  @Override
+  public void commit(WriterCommitMessage[] messages) {
+    python.commit(messages);
+  }
+
+  @Override
+  public void abort(WriterCommitMessage[] messages) {
+    python.abort(messages);
+  }
+}
+
+/** Makes the writers of tasks. */
+final class NativeWriterFactory implements DataWriterFactory {
+  private static final long serialVersionUID = 1L;
+  private final DataWriterFactory python;
+  private final WriteRules rules;
+
+  NativeWriterFactory(DataWriterFactory python, WriteRules rules) {
+    this.python = python;
+    this.rules = rules;
+  }
+
+  @Override
+  @SuppressWarnings("unchecked")
+  public DataWriter<InternalRow> createWriter(int partition, long task) {
+    Object writer = new NativeWriter(python.createWriter(partition, task), rules);
+    return (DataWriter<InternalRow>) writer;
+  }
+}
+
+/** Encodes the rows of a task, and gives them to Python. */
+final class NativeWriter implements DataWriter<Object> {
+  private final DataWriter<InternalRow> python;
+  private final WriteRules rules;
+
+  NativeWriter(DataWriter<InternalRow> python, WriteRules rules) {
+    this.python = python;
+    this.rules = rules;
+  }
+
+  @Override
+  @SuppressWarnings("unchecked")
+  public void writeAll(Iterator<Object> rows) throws IOException {
+    TaskRows task = TaskRows.of(rules);
+    try {
+      Object rest = task.takeAll(rows);
+      python.writeAll((Iterator<InternalRow>) rest);
+    } finally {
+      task.close();
+    }
+  }
+
+  @Override
+  public void write(Object row) {
+    throw new UnsupportedOperationException("Spark writes all rows of a task at once");
+  }
+
+  @Override
+  public WriterCommitMessage commit() throws IOException {
+    return python.commit();
+  }
+
+  @Override
+  public void abort() throws IOException {
+    python.abort();
+  }
+
+  @Override
+  public void close() throws IOException {
+    python.close();
+  }
+
+  @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return python.currentMetricsValues();
+  }
+}
+
+/** What Python has decided about a write. */
+final class WriteRules implements Serializable {
+  private static final long serialVersionUID = 1L;
+
+  /** Of the columns that Python gets from Java: the last one, for what is encoded. */
+  static final String ENCODED = "pylog.encoded";
+
+  static final int ZSTD = 1;
+  static final int MURMUR2 = 0;
+  static final int STICKY = 1;
+  final int codec;
+  final int level;
+  final int partitions;
+
+  /** Raw bytes of a record. */
+  final int recordMax;
+
+  final boolean compacted;
+  final int partitioner;
+  final int stickyBytes;
+  final long beforeMaxMs;
+  final long afterMaxMs;
+  final int batchRows;
+  final int batchBytes;
+
+  /** Raw bytes of rows that wait to be sorted. */
+  final int heldBytes;
+
+  /** A message may become as many bytes when it is decoded, or as many for each of its own. */
+  final int decodedFree;
+
+  final int decodedRatio;
+
+  /** Rows that Spark sends to Python at once: they are checked together. */
+  final int checkedRows;
+
+  /** Where Spark keeps temporary files, unless an executor's environment says it. */
+  final String folders;
+
+  /** The written columns. */
+  final StructType columns;
+
+  /** Their indexes in the frame. */
+  final int[] indexes;
+
+  /** Such an index; -1 for a column that the frame does not have. */
+  final int key;
+
+  final int value;
+  final int timestamp;
+  final int partition;
+  final boolean isKeyText;
+  final boolean isValueText;
+  final boolean hasMillis;
+
+  static WriteRules of(List<byte[]> answer, StructType frame) throws IOException {
+    StructField[] written = new StructField[answer.size() - 1];
+    for (int i = 0; i < written.length; i++) {
+      String name = new String((byte[]) answer.get(i + 1), StandardCharsets.UTF_8);
+      written[i] = frame.fields()[frame.fieldIndex(name)];
+    }
+    byte[] numbers = (byte[]) answer.get(0);
+    return new WriteRules(
+        new DataInputStream(new ByteArrayInputStream(numbers)), new StructType(written), frame);
+  }
+
+  private WriteRules(DataInputStream numbers, StructType columns, StructType frame)
+      throws IOException {
+    this.columns = columns;
+    codec = numbers.readInt();
+    level = numbers.readInt();
+    partitions = numbers.readInt();
+    recordMax = numbers.readInt();
+    compacted = numbers.readInt() != 0;
+    partitioner = numbers.readInt();
+    stickyBytes = numbers.readInt();
+    beforeMaxMs = numbers.readLong();
+    afterMaxMs = numbers.readLong();
+    batchRows = numbers.readInt();
+    batchBytes = numbers.readInt();
+    heldBytes = numbers.readInt();
+    decodedFree = numbers.readInt();
+    decodedRatio = numbers.readInt();
+    int sent = SQLConf.get().arrowMaxRecordsPerBatch();
+    checkedRows = sent > 0 ? Math.min(sent, 1 << 16) : 1 << 16;
+    String temporary = System.getProperty("java.io.tmpdir");
+    folders = SparkContext.getOrCreate().getConf().get("spark.local.dir", temporary);
+    indexes = new int[columns.length()];
+    for (int i = 0; i < indexes.length; i++) {
+      indexes[i] = frame.fieldIndex(columns.fieldNames()[i]);
+    }
+    key = index("key", frame);
+    value = index("value", frame);
+    timestamp = index("timestamp", frame);
+    partition = index("partition", frame);
+    isKeyText = key >= 0 && !(frame.fields()[key].dataType() instanceof BinaryType);
+    isValueText = !(frame.fields()[value].dataType() instanceof BinaryType);
+    hasMillis = timestamp >= 0 && frame.fields()[timestamp].dataType() instanceof LongType;
+  }
+
+  private int index(String name, StructType frame) {
+    return Arrays.asList(columns.fieldNames()).contains(name) ? frame.fieldIndex(name) : -1;
+  }
+
+  /** The columns that Python gets. */
+  StructType handedOver() {
+    StructField[] all = new StructField[columns.length() + 1];
+    for (int i = 0; i < columns.length(); i++) {
+      StructField field = columns.fields()[i];
+      all[i] = DataTypes.createStructField(field.name(), field.dataType(), true);
+    }
+    all[columns.length()] = DataTypes.createStructField(ENCODED, DataTypes.BinaryType, true);
+    return new StructType(all);
+  }
+}
+
+/** Rows, each with a number, in one array: the bytes of a key are followed by those of the value. */
+final class Records {
+  /** Raw bytes of a record beside key and value. */
+  static final int OVERHEAD = 16;
+
+  static final long NO_TIME = Long.MIN_VALUE;
+  static final int NO_PARTITION = Integer.MIN_VALUE;
+  private final WriteRules rules;
+  int count;
+  int end;
+  byte[] data = new byte[1 << 16];
+  int[] starts = new int[1 << 10];
+
+  /** Lengths; -1 for a null. */
+  int[] keys = new int[1 << 10];
+
+  int[] values = new int[1 << 10];
+
+  /** Microseconds. */
+  long[] times = new long[1 << 10];
+
+  int[] partitions = new int[1 << 10];
+
+  Records(WriteRules rules) {
+    this.rules = rules;
+  }
+
+  /** Adds a row; false if it is left to Python. */
+  boolean add(InternalRow row) {
+    long time = NO_TIME;
+    int partition = NO_PARTITION;
+    if (rules.timestamp >= 0 && !row.isNullAt(rules.timestamp)) {
+      time = row.getLong(rules.timestamp);
+      long most = rules.hasMillis ? Long.MAX_VALUE / 1000 : Long.MAX_VALUE;
+      if (time > most || time < -most) {
+        return false;
+      }
+      time = rules.hasMillis ? time * 1000 : time;
+    }
+    if (rules.partition >= 0 && !row.isNullAt(rules.partition)) {
+      partition = row.getInt(rules.partition);
+      if (partition < 0) {
+        return false;
+      }
+    }
+    return row instanceof UnsafeRow
+        ? addUnsafe((UnsafeRow) row, time, partition)
+        : addAny(row, time, partition);
+  }
+
+  private boolean addUnsafe(UnsafeRow row, long time, int partition) {
+    boolean hasKey = rules.key >= 0 && !row.isNullAt(rules.key);
+    boolean hasValue = !row.isNullAt(rules.value);
+    long key = hasKey ? row.getLong(rules.key) : 0;
+    long value = hasValue ? row.getLong(rules.value) : 0;
+    if (!fits((int) key, (int) value)) {
+      return false;
+    }
+    copy(row, key, end);
+    copy(row, value, end + (int) key);
+    added(hasKey ? (int) key : -1, hasValue ? (int) value : -1, time, partition);
+    return true;
+  }
+
+  /** Copies a field, which a row has as its place and its length. */
+  private void copy(UnsafeRow row, long field, int to) {
+    long from = row.getBaseOffset() + (field >>> 32);
+    if (row.getBaseObject() instanceof byte[]) {
+      int start = (int) (from - Platform.BYTE_ARRAY_OFFSET);
+      System.arraycopy((byte[]) row.getBaseObject(), start, data, to, (int) field);
+    } else {
+      long place = (long) Platform.BYTE_ARRAY_OFFSET + to;
+      Platform.copyMemory(row.getBaseObject(), from, data, place, (int) field);
+    }
+  }
+
+  private boolean addAny(InternalRow row, long time, int partition) {
+    byte[] key = rules.key < 0 ? null : bytes(row, rules.key, rules.isKeyText);
+    byte[] value = bytes(row, rules.value, rules.isValueText);
+    int keyBytes = key == null ? 0 : key.length;
+    int valueBytes = value == null ? 0 : value.length;
+    if (!fits(keyBytes, valueBytes)) {
+      return false;
+    }
+    if (key != null) {
+      System.arraycopy(key, 0, data, end, keyBytes);
+    }
+    if (value != null) {
+      System.arraycopy(value, 0, data, end + keyBytes, valueBytes);
+    }
+    added(key == null ? -1 : keyBytes, value == null ? -1 : valueBytes, time, partition);
+    return true;
+  }
+
+  private static byte[] bytes(InternalRow row, int column, boolean isText) {
+    if (row.isNullAt(column)) {
+      return null;
+    }
+    return isText ? row.getUTF8String(column).getBytes() : row.getBinary(column);
+  }
+
+  /** Copies a record of others. */
+  void add(Records from, int row) {
+    int size = from.bytes(row);
+    fits(size, 0);
+    System.arraycopy(from.data, from.starts[row], data, end, size);
+    added(from.keys[row], from.values[row], from.times[row], from.partitions[row]);
+  }
+
+  /** Makes room for a record; false if it is too large. */
+  private boolean fits(int key, int value) {
+    if ((long) key + value + OVERHEAD > rules.recordMax) {
+      return false;
+    }
+    if (end + key + value > data.length) {
+      data = Arrays.copyOf(data, Math.max(2 * data.length, end + key + value));
+    }
+    if (count == starts.length) {
+      starts = Arrays.copyOf(starts, 2 * count);
+      keys = Arrays.copyOf(keys, 2 * count);
+      values = Arrays.copyOf(values, 2 * count);
+      times = Arrays.copyOf(times, 2 * count);
+      partitions = Arrays.copyOf(partitions, 2 * count);
+    }
+    return true;
+  }
+
+  private void added(int key, int value, long time, int partition) {
+    starts[count] = end;
+    keys[count] = key;
+    values[count] = value;
+    times[count] = time;
+    partitions[count] = partition;
+    end += Math.max(key, 0) + Math.max(value, 0);
+    count++;
+  }
+
+  /** Bytes of key and value. */
+  int bytes(int row) {
+    return Math.max(keys[row], 0) + Math.max(values[row], 0);
+  }
+
+  long size() {
+    return end + (long) OVERHEAD * count;
+  }
+
+  /** Whether the topic takes a record, which has a size that it takes. */
+  boolean isGood(int row, long nowMs) {
+    long ms = times[row] == NO_TIME ? nowMs : Math.floorDiv(times[row], 1000L);
+    return nowMs - ms <= rules.beforeMaxMs
+        && ms - nowMs <= rules.afterMaxMs
+        && (keys[row] >= 0 || !rules.compacted)
+        && partitions[row] < rules.partitions;
+  }
+
+  /** The row as Python gets it. */
+  GenericInternalRow row(int row) {
+    String[] names = rules.columns.fieldNames();
+    Object[] found = new Object[names.length + 1];
+    for (int i = 0; i < names.length; i++) {
+      if (names[i].equals("key")) {
+        found[i] = bytes(starts[row], keys[row], rules.isKeyText);
+      } else if (names[i].equals("value")) {
+        found[i] = bytes(starts[row] + Math.max(keys[row], 0), values[row], rules.isValueText);
+      } else if (names[i].equals("timestamp")) {
+        long time = rules.hasMillis ? times[row] / 1000 : times[row];
+        found[i] = times[row] == NO_TIME ? null : Long.valueOf(time);
+      } else {
+        int number = partitions[row];
+        found[i] = number == NO_PARTITION ? null : Integer.valueOf(number);
+      }
+    }
+    return new GenericInternalRow(found);
+  }
+
+  private Object bytes(int start, int length, boolean isText) {
+    if (length < 0) {
+      return null;
+    }
+    byte[] copy = Arrays.copyOfRange(data, start, start + length);
+    return isText ? (Object) UTF8String.fromBytes(copy) : copy;
+  }
+}
+
+/** Chooses partitions as Kafka does: by the hash of a key, or some records in a row to one. */
+final class Partitioner {
+  private static final int M = 0x5bd1e995;
+  private final WriteRules rules;
+  private final Random random = new Random();
+  private int current = -1;
+  private long produced;
+  private int next;
+
+  Partitioner(WriteRules rules) {
+    this.rules = rules;
+  }
+
+  int partition(Records records, int row) {
+    int key = records.keys[row];
+    if (rules.partitioner != WriteRules.MURMUR2 && rules.partitioner != WriteRules.STICKY) {
+      int chosen = next;
+      next = (next + 1) % rules.partitions;
+      return chosen;
+    }
+    if (rules.partitions == 1) {
+      return 0;
+    }
+    return rules.partitioner == WriteRules.MURMUR2 && key >= 0
+        ? (murmur2(records.data, records.starts[row], key) & 0x7fffffff) % rules.partitions
+        : sticky(Math.max(records.bytes(row), 1));
+  }
+
+  /** The record that reaches the limit is the last one for the current partition. */
+  private int sticky(int bytes) {
+    if (current < 0) {
+      current = random.nextInt(rules.partitions);
+      produced = 0;
+    }
+    int chosen = current;
+    produced += bytes;
+    if (produced >= rules.stickyBytes) {
+      current = -1;
+    }
+    return chosen;
+  }
+
+  static int murmur2(byte[] data, int start, int length) {
+    int hash = 0x9747b28c ^ length;
+    int whole = start + (length & ~3);
+    for (int at = start; at < whole; at += 4) {
+      int k = Platform.getInt(data, (long) Platform.BYTE_ARRAY_OFFSET + at) * M;
+      hash = hash * M ^ (k ^ k >>> 24) * M;
+    }
+    int rest = length & 3;
+    if (rest > 0) {
+      int last = data[whole] & 0xff;
+      last |= rest > 1 ? (data[whole + 1] & 0xff) << 8 : 0;
+      last |= rest > 2 ? (data[whole + 2] & 0xff) << 16 : 0;
+      hash = (hash ^ last) * M;
+    }
+    hash = (hash ^ hash >>> 13) * M;
+    return hash ^ hash >>> 15;
+  }
+}
+
+/** The rows of a task, on their way to encoded batches of their partitions. */
+final class TaskRows {
+  private final WriteRules rules;
+  private final Partitioner partitioner;
+  private final BatchEncoder encoder;
+  private Records records;
+
+  /** Empty, with the room of records that were encoded. */
+  private Records spare;
+
+  private final int[] counts;
+  private int occupied;
+
+  /** The number of the first record whose partition is not chosen yet. */
+  private int checked;
+
+  /** Rows of the task before it. */
+  private long before;
+
+  private boolean isKeyless;
+
+  private TaskRows(WriteRules rules, BatchEncoder encoder) {
+    this.rules = rules;
+    this.encoder = encoder;
+    partitioner = new Partitioner(rules);
+    records = new Records(rules);
+    spare = new Records(rules);
+    counts = new int[rules.partitions];
+  }
+
+  /** Without an encoder, if a library is missing: then all rows are left to Python. */
+  static TaskRows of(WriteRules rules) throws IOException {
+    BatchEncoder encoder = null;
+    try {
+      encoder = new BatchEncoder(rules);
+    } catch (LinkageError error) {
+      NativeTask.LOG.info("Python writes the rows of this task: {}", error.toString());
+    }
+    return new TaskRows(rules, encoder);
+  }
+
+  /** Takes rows. Returns what Python gets: those from the first one on that are left to it. */
+  RestRows takeAll(Iterator<Object> rows) throws IOException {
+    while (encoder != null && rows.hasNext()) {
+      InternalRow row = (InternalRow) rows.next();
+      if (!records.add(row)) {
+        return left(row, rows);
+      }
+      boolean due = records.count - checked == rules.checkedRows;
+      if ((due || records.size() >= rules.heldBytes) && !check()) {
+        return left(null, rows);
+      }
+    }
+    if (encoder != null && check()) {
+      PylogWriter.ENCODED.incrementAndGet();
+    }
+    return left(null, rows);
+  }
+
+  private RestRows left(InternalRow row, Iterator<Object> rows) throws IOException {
+    Records unchecked = new Records(rules);
+    for (int i = checked; i < records.count; i++) {
+      unchecked.add(records, i);
+    }
+    records.count = checked;
+    if (encoder == null) {
+      return new RestRows(rules, RestRows.head(0, false, "", new byte[0]), unchecked, row, rows);
+    }
+    encode(true);
+    byte[] head = RestRows.head(before, isKeyless, encoder.finish(), encoder.batches());
+    return new RestRows(rules, head, unchecked, row, rows);
+  }
+
+  /** Checks the latest records and chooses their partitions; false if one of them is bad. */
+  private boolean check() throws IOException {
+    long nowMs = System.currentTimeMillis();
+    for (int i = checked; i < records.count; i++) {
+      if (!records.isGood(i, nowMs)) {
+        return false;
+      }
+    }
+    for (int i = checked; i < records.count; i++) {
+      if (records.times[i] == Records.NO_TIME) {
+        records.times[i] = nowMs * 1000;
+      }
+      if (records.partitions[i] == Records.NO_PARTITION) {
+        records.partitions[i] = partitioner.partition(records, i);
+      }
+      isKeyless |= records.keys[i] < 0;
+      if (counts[records.partitions[i]]++ == 0) {
+        occupied++;
+      }
+    }
+    before += records.count - checked;
+    checked = records.count;
+    if (records.size() >= rules.heldBytes || records.count >= fullBatch() * (long) occupied) {
+      encode(false);
+    }
+    return true;
+  }
+
+  /** Rows of a full batch: slightly fewer than fit on average, because sizes vary. */
+  private long fullBatch() {
+    long fitting = (long) (0.9 * rules.batchBytes * records.count) / Math.max(records.size(), 1);
+    return Math.max(Math.min(rules.batchRows, fitting), 1);
+  }
+
+  /**
+   * Encodes batches that are at least half full. The largest of the others follow if rows take too
+   * much memory, until they have half of it; or all.
+   */
+  private void encode(boolean all) throws IOException {
+    int[] ends = new int[rules.partitions];
+    int sum = 0;
+    for (int p = 0; p < ends.length; p++) {
+      ends[p] = sum;
+      sum += counts[p];
+    }
+    int[] order = new int[records.count];
+    for (int i = 0; i < order.length; i++) {
+      order[ends[records.partitions[i]]++] = i;
+    }
+    int[] starts = new int[ends.length];
+    long[] sizes = new long[ends.length]; // with the partition in the lower bits
+    long left = 0;
+    for (int p = 0; p < ends.length; p++) {
+      starts[p] = encodeFull(p, order, ends[p] - counts[p], ends[p], all);
+      long size = 0;
+      for (int i = starts[p]; i < ends[p]; i++) {
+        size += records.bytes(order[i]) + Records.OVERHEAD;
+      }
+      sizes[p] = size << 31 | p;
+      left += size;
+    }
+    long most = records.size() >= rules.heldBytes ? rules.heldBytes / 2 : Long.MAX_VALUE;
+    Arrays.sort(sizes);
+    for (int i = sizes.length - 1; left > most; i--) {
+      int p = (int) (sizes[i] & Integer.MAX_VALUE);
+      starts[p] = encodeFull(p, order, starts[p], ends[p], true);
+      left -= sizes[i] >> 31;
+    }
+    keep(order, starts, ends);
+  }
+
+  /** Encodes records of a partition in order; returns the index of the first one that stays. */
+  private int encodeFull(int partition, int[] order, int start, int end, boolean all)
+      throws IOException {
+    int at = start;
+    while (at < end) {
+      int stop = at;
+      long size = 0;
+      while (stop < end && stop - at < rules.batchRows) {
+        int bytes = records.bytes(order[stop]) + Records.OVERHEAD;
+        if (stop > at && size + bytes > rules.batchBytes) {
+          break;
+        }
+        size += bytes;
+        stop++;
+      }
+      boolean half = 2 * (stop - at) >= rules.batchRows || 2 * size >= rules.batchBytes;
+      if (!all && !half && stop == end) {
+        break;
+      }
+      encoder.encode(records, partition, order, at, stop);
+      at = stop;
+    }
+    return at;
+  }
+
+  private void keep(int[] order, int[] starts, int[] ends) {
+    Records kept = spare;
+    occupied = 0;
+    for (int p = 0; p < ends.length; p++) {
+      counts[p] = ends[p] - starts[p];
+      occupied += counts[p] > 0 ? 1 : 0;
+      for (int i = starts[p]; i < ends[p]; i++) {
+        kept.add(records, order[i]);
+      }
+    }
+    spare = records;
+    spare.count = 0;
+    spare.end = 0;
+    records = kept;
+    checked = records.count;
+  }
+
+  void close() {
+    if (encoder != null) {
+      encoder.close();
+    }
+  }
+}
+
+/** Writes batches of records as Arrow messages to a file of this task. */
+final class BatchEncoder {
+  private static final long BASE = (long) Platform.BYTE_ARRAY_OFFSET;
+
+  /** The buffers of key, value and timestamp. */
+  private static final int BUFFERS = 8;
+
+  private final WriteRules rules;
+  private final ZstdCompressCtx zstd;
+  private final File file;
+  private final OutputStream out;
+  private long position;
+  private ByteBuffer batches = little(1 << 12);
+
+  /** The buffers of a batch, and their ends. */
+  private byte[] raw = new byte[1 << 16];
+
+  private final int[] ends = new int[BUFFERS];
+
+  /** The body of a message. */
+  private byte[] body = new byte[1 << 16];
+
+  BatchEncoder(WriteRules rules) throws IOException {
+    this.rules = rules;
+    zstd = rules.codec == WriteRules.ZSTD ? new ZstdCompressCtx() : null;
+    if (zstd != null) {
+      zstd.setLevel(rules.level);
+    }
+    SparkConf conf = new SparkConf().set("spark.local.dir", rules.folders);
+    String folder = Utils.getLocalDir(conf);
+    file = File.createTempFile("pylog-", ".rows", new File(folder));
+    out = new FileOutputStream(file);
+  }
+
+  /** Encodes records of a partition: those whose numbers are in a part of an array. */
+  void encode(Records records, int partition, int[] order, int start, int end)
+      throws IOException {
+    int rows = end - start;
+    int keyNulls = lay(0, records, true, order, start, end);
+    int valueNulls = lay(3, records, false, order, start, end);
+    long least = Long.MAX_VALUE;
+    long most = Long.MIN_VALUE;
+    int at = begin(6, 0);
+    room(at + 8 * rows);
+    for (int i = start; i < end; i++) {
+      long time = records.times[order[i]];
+      Platform.putLong(raw, BASE + at, time);
+      at += 8;
+      least = Math.min(least, time);
+      most = Math.max(most, time);
+    }
+    ends[7] = at;
+    write(partition, rows, new int[] {keyNulls, valueNulls, 0}, least, most);
+  }
+
+  /** Makes a buffer of that many bytes, and returns where the next one starts. */
+  private int begin(int buffer, int bytes) {
+    int start = buffer == 0 ? 0 : ends[buffer - 1];
+    room(start + bytes);
+    ends[buffer] = start + bytes;
+    return ends[buffer];
+  }
+
+  private void room(int bytes) {
+    if (bytes > raw.length) {
+      raw = Arrays.copyOf(raw, Math.max(2 * raw.length, bytes));
+    }
+  }
+
+  /** The buffers of a binary column: bits of what is there, offsets, bytes. Returns its nulls. */
+  private int lay(int buffer, Records records, boolean ofKeys, int[] order, int start, int end) {
+    int rows = end - start;
+    int[] lengths = ofKeys ? records.keys : records.values;
+    int nulls = 0;
+    int total = 0;
+    for (int i = start; i < end; i++) {
+      int length = lengths[order[i]];
+      nulls += length < 0 ? 1 : 0;
+      total += Math.max(length, 0);
+    }
+    int bits = buffer == 0 ? 0 : ends[buffer - 1];
+    int offsets = begin(buffer, nulls == 0 ? 0 : (rows + 7) / 8);
+    int bytes = begin(buffer + 1, 4 * (rows + 1));
+    begin(buffer + 2, total);
+    Arrays.fill(raw, bits, offsets, (byte) 0);
+    Platform.putInt(raw, BASE + offsets, 0);
+    int at = 0;
+    for (int i = start; i < end; i++) {
+      int row = order[i];
+      int length = lengths[row];
+      if (length > 0) {
+        int from = records.starts[row] + (ofKeys ? 0 : Math.max(records.keys[row], 0));
+        System.arraycopy(records.data, from, raw, bytes + at, length);
+        at += length;
+      }
+      int number = i - start;
+      if (nulls > 0 && length >= 0) {
+        raw[bits + (number >> 3)] |= (byte) (1 << (number & 7));
+      }
+      Platform.putInt(raw, BASE + offsets + 4L * (number + 1), at);
+    }
+    return nulls;
+  }
+
+  /** Writes the message of the buffers, and notes it. */
+  private void write(int partition, int rows, int[] nulls, long least, long most)
+      throws IOException {
+    int[] lengths = new int[BUFFERS];
+    int size = fill(lengths, rules.codec);
+    byte[] head = head(rows, nulls, lengths, size, rules.codec);
+    long allowed = Math.max(rules.decodedFree, (long) rules.decodedRatio * (head.length + size));
+    if (rules.codec != 0 && ends[BUFFERS - 1] + 1024L > allowed) {
+      size = fill(lengths, 0);
+      head = head(rows, nulls, lengths, size, 0);
+    }
+    CRC32C crc = new CRC32C();
+    crc.update(head, 0, head.length);
+    crc.update(body, 0, size);
+    out.write(head, 0, head.length);
+    out.write(body, 0, size);
+    if (batches.remaining() < 48) {
+      batches = little(2 * batches.capacity()).put((ByteBuffer) batches.flip());
+    }
+    batches.putInt(partition).putInt(rows).putLong(position).putLong(head.length + size);
+    batches.putLong(crc.getValue()).putLong(least).putLong(most);
+    position += head.length + size;
+  }
+
+  /** Fills the body, and tells the lengths of its buffers; returns its size. */
+  private int fill(int[] lengths, int codec) {
+    int at = 0;
+    for (int i = 0; i < BUFFERS; i++) {
+      int start = i == 0 ? 0 : ends[i - 1];
+      int length = ends[i] - start;
+      int most = at + 24 + (codec == 0 ? length : (int) Zstd.compressBound(length));
+      if (most > body.length) {
+        body = Arrays.copyOf(body, Math.max(2 * body.length, most));
+      }
+      lengths[i] = codec == 0 || length == 0 ? copied(at, start, length) : packed(at, start, length);
+      int end = at + lengths[i];
+      at = padded(end);
+      Arrays.fill(body, end, at, (byte) 0);
+    }
+    return at;
+  }
+
+  private int copied(int at, int start, int length) {
+    System.arraycopy(raw, start, body, at, length);
+    return length;
+  }
+
+  /** A compressed buffer begins with its raw length; -1: it is as it was, which is shorter. */
+  private int packed(int at, int start, int length) {
+    int room = body.length - at - 8;
+    int found = zstd.compressByteArray(body, at + 8, room, raw, start, length);
+    Platform.putLong(body, BASE + at, found < length ? length : -1);
+    return 8 + (found < length ? found : copied(at + 8, start, length));
+  }
+
+  /** The head of a message: mark, length, and metadata. */
+  private static byte[] head(int rows, int[] nulls, int[] lengths, int size, int codec) {
+    FlatBufferBuilder builder = new FlatBufferBuilder(512);
+    RecordBatch.startNodesVector(builder, nulls.length);
+    for (int i = nulls.length - 1; i >= 0; i--) {
+      FieldNode.createFieldNode(builder, rows, nulls[i]);
+    }
+    int nodes = builder.endVector();
+    int at = size;
+    RecordBatch.startBuffersVector(builder, BUFFERS);
+    for (int i = BUFFERS - 1; i >= 0; i--) {
+      at -= padded(lengths[i]);
+      Buffer.createBuffer(builder, at, lengths[i]);
+    }
+    int buffers = builder.endVector();
+    int compression = 0;
+    if (codec != 0) {
+      byte zstd = CompressionType.ZSTD;
+      compression =
+          BodyCompression.createBodyCompression(builder, zstd, BodyCompressionMethod.BUFFER);
+    }
+    RecordBatch.startRecordBatch(builder);
+    RecordBatch.addLength(builder, rows);
+    RecordBatch.addNodes(builder, nodes);
+    RecordBatch.addBuffers(builder, buffers);
+    if (codec != 0) {
+      RecordBatch.addCompression(builder, compression);
+    }
+    int batch = RecordBatch.endRecordBatch(builder);
+    Message.startMessage(builder);
+    Message.addVersion(builder, MetadataVersion.V5);
+    Message.addHeaderType(builder, MessageHeader.RecordBatch);
+    Message.addHeader(builder, batch);
+    Message.addBodyLength(builder, size);
+    builder.finish(Message.endMessage(builder));
+    byte[] metadata = builder.sizedByteArray();
+    int length = padded(metadata.length);
+    return little(8 + length).putInt(-1).putInt(length).put(metadata).array();
+  }
+
+  private static int padded(int length) {
+    return (length + 7) & ~7;
+  }
+
+  static ByteBuffer little(int bytes) {
+    return ByteBuffer.allocate(bytes).order(ByteOrder.LITTLE_ENDIAN);
+  }
+
+  /** The file, which is complete. */
+  String finish() throws IOException {
+    out.close();
+    return file.getPath();
+  }
+
+  /** Where the messages are in the file, and what they have. */
+  byte[] batches() {
+    return Arrays.copyOf(batches.array(), batches.position());
+  }
+
+  void close() {
+    if (zstd != null) {
+      zstd.close();
+    }
+    try {
+      out.close();
+    } catch (IOException error) {
+      NativeTask.LOG.debug("{}: {}", file, error);
+    }
+    file.delete();
+  }
+}
+
+/** The rows that Python gets. The first of them has what is encoded; it may be nothing else. */
+final class RestRows implements Iterator<Object> {
+  private static final int FLAGS = 8;
+  private static final int KEYLESS = 1;
+  private static final int ROW = 2;
+  private final WriteRules rules;
+  private final byte[] head;
+  private final Records records;
+  private int at;
+  private InternalRow row;
+  private final Iterator<Object> rest;
+  private boolean isBegun;
+
+  RestRows(
+      WriteRules rules, byte[] head, Records records, InternalRow row, Iterator<Object> rest) {
+    this.rules = rules;
+    this.head = head;
+    this.records = records;
+    this.row = row;
+    this.rest = rest;
+  }
+
+  /**
+   * What is encoded: the number of rows, whether one of them has no key, and the file with its
+   * batches.
+   */
+  static byte[] head(long before, boolean isKeyless, String file, byte[] batches) {
+    byte[] path = file.getBytes(StandardCharsets.UTF_8);
+    ByteBuffer all = BatchEncoder.little(FLAGS + 5 + path.length + batches.length);
+    all.putLong(before).put((byte) (isKeyless ? KEYLESS : 0)).putInt(path.length).put(path).put(batches);
+    return all.array();
+  }
+
+  @Override
+  public boolean hasNext() {
+    return !isBegun || hasRow();
+  }
+
+  private boolean hasRow() {
+    return at < records.count || row != null || rest.hasNext();
+  }
+
+  @Override
+  public Object next() {
+    boolean isRow = hasRow();
+    GenericInternalRow found = isRow ? row() : new GenericInternalRow(rules.columns.length() + 1);
+    if (!isBegun) {
+      isBegun = true;
+      head[FLAGS] |= (byte) (isRow ? ROW : 0);
+      found.update(rules.columns.length(), head);
+    }
+    return found;
+  }
+
+  private GenericInternalRow row() {
+    if (at < records.count) {
+      return records.row(at++);
+    }
+    InternalRow from = row == null ? (InternalRow) rest.next() : row;
+    row = null;
+    StructField[] columns = rules.columns.fields();
+    GenericInternalRow found = new GenericInternalRow(columns.length + 1);
+    for (int i = 0; i < columns.length; i++) {
+      int index = rules.indexes[i];
+      found.update(i, from.isNullAt(index) ? null : from.get(index, columns[i].dataType()));
+    }
+    return found;
+  }
+}

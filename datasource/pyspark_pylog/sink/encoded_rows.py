@@ -1,0 +1,80 @@
+"""Batches of rows that `native/PylogWriter.java` has encoded, in a task of its writer in Python.
+
+Java writes the messages of batches to a file.  The first row that it hands over has, in the column `ENCODED`, what is
+in the file.  The row itself, and those that follow, are left to Python.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from spark_log.client.producing.topic_rules import TopicSpec
+from spark_log.client.producing.upload import Uploader
+from spark_log.errors import StorageError
+from spark_log.segment.writer import EncodedRows
+
+ENCODED = "pylog.encoded"
+HEAD = struct.Struct("<qBi")
+"""Rows of the task that are encoded, flags, and the length of the path that follows."""
+KEYLESS, ROW = 1, 2
+"""Flags: rows without a key are encoded; the row with this is one that is left to Python."""
+BATCHES = np.dtype(
+    [
+        ("partition", "<i4"),
+        ("rows", "<i4"),
+        ("position", "<i8"),
+        ("length", "<i8"),
+        ("crc", "<i8"),
+        ("min_us", "<i8"),
+        ("max_us", "<i8"),
+    ]
+)
+
+
+class Rest(NamedTuple):
+    """A batch of rows that are left to Python."""
+
+    rows: pa.RecordBatch
+    encoded: int
+    """Rows of the task that were encoded before them."""
+
+
+def take_encoded(batch: pa.RecordBatch, spec: TopicSpec | None, uploader: Uploader) -> Rest:
+    """Give the uploader what Java has encoded.  Raises StorageError if it cannot be read."""
+    if ENCODED not in batch.schema.names:
+        return Rest(batch, 0)
+    head, rows = batch.column(ENCODED)[0].as_py(), batch.drop_columns([ENCODED])
+    if head is None:
+        return Rest(rows, 0)
+    assert spec is not None, "Java encodes rows of one topic"
+    count, flags, length = HEAD.unpack_from(head)
+    if count:
+        path = head[HEAD.size : HEAD.size + length].decode()
+        for partition, encoded in _batches(path, head[HEAD.size + length :]):
+            uploader.add_encoded(spec, partition, encoded)
+        if flags & KEYLESS:
+            uploader.note_keyless(spec)
+    return Rest(rows if flags & ROW else rows.slice(1), count)
+
+
+def _batches(path: str, listed: bytes) -> Iterator[tuple[int, EncodedRows]]:
+    """The batches in a file, each with its partition."""
+    try:
+        with open(path, "rb") as file:
+            for partition, rows, position, length, crc, min_us, max_us in np.frombuffer(listed, BATCHES).tolist():
+                file.seek(position)
+                data = file.read(length)
+                if crc32c(data) != crc:
+                    raise StorageError(f"the file {path} has other bytes than Spark wrote, at byte {position}")
+                yield partition, EncodedRows(data, crc, rows, min_us, max_us)
+    except OSError as error:
+        raise StorageError(
+            f"the rows that Spark has encoded cannot be read: {error}; set spark.pylog.nativeRead=false if Spark's "
+            "processes of Python have no access to its files"
+        ) from error

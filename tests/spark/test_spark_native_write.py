@@ -1,0 +1,409 @@
+"""Batch writes that are encoded in the JVM: the same rows, partitions and errors as through Python, and which writes are
+left to Python.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark_pylog.sink.encoded_rows import BATCHES, ENCODED, HEAD, ROW, take_encoded
+
+import spark_log
+from spark_log import NewTopic
+from spark_log.client.producing.topic_rules import topic_spec
+from spark_log.client.producing.upload import Uploader
+from spark_log.errors import StorageError
+from spark_log.node.verify import verify
+from spark_log.segment import ipc
+from spark_log.segment.row_sorter import HELD_BYTES
+from spark_log.segment.schema import RECORD_SCHEMA
+from spark_log.store.memory import MemoryStore
+from tests.spark.builders import append
+from tests.spark.native_paths import MARKS
+
+pytestmark = MARKS
+LARGE = {"max.message.bytes": str(10 << 20)}
+TYPES = {
+    "key": ("binary", "string"),
+    "value": ("string", "binary"),
+    "timestamp": ("timestamp", "bigint"),
+    "partition": ("int",),
+}
+NOW = datetime.now(timezone.utc)
+
+
+@pytest.fixture
+def encoded(classic: SparkSession) -> Callable[[], int]:
+    """How many tasks the JVM has encoded to their last row since the last call."""
+    writer: Any = classic._jvm.io.pylog.spark.PylogWriter  # type: ignore[union-attr]
+    before = [writer.encoded()]
+
+    def since() -> int:
+        before.append(writer.encoded())
+        return int(before[-1] - before[-2])
+
+    return since
+
+
+@pytest.fixture
+def few(classic: SparkSession) -> Iterator[None]:
+    """Rows are checked in groups of 50."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = classic.conf.get(name)
+    classic.conf.set(name, "50")
+    yield
+    classic.conf.set(name, before)
+
+
+def both(log: spark_log.Log, url: str, frame: DataFrame, topic: str, **options: Any) -> None:
+    """Write a frame through the JVM, and to another topic through Python."""
+    append(frame, url, topic, **options)
+    append(frame, url, f"{topic}-python", nativeRead="false", **options)
+
+
+def of_both(log: spark_log.Log, topic: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The records of both topics."""
+    return log.read(topic).to_pylist(), log.read(f"{topic}-python").to_pylist()
+
+
+def create(log: spark_log.Log, topic: str, partitions: int = 1, **configs: str) -> None:
+    for name in (topic, f"{topic}-python"):
+        log.create_topic(
+            NewTopic(name, partitions, configs={name.replace("_", "."): configs[name] for name in configs})
+        )
+
+
+def random_frame(spark: SparkSession, rng: random.Random, count: int) -> DataFrame:
+    """Columns of random types, with nulls, empty texts and some large ones."""
+    chosen = {name: rng.choice(types) for name, types in TYPES.items() if name == "value" or rng.random() < 0.7}
+    made = {
+        "key": lambda: rng.choice(
+            [None, b"", b"k%d" % rng.randrange(9), rng.randbytes(rng.randrange(1, 20)).hex().encode()]
+        ),
+        "value": lambda: rng.choice(
+            [None, b"", b"v" * rng.randrange(300), rng.randbytes(rng.choice([3, 9, 40_000])).hex().encode()]
+        ),
+        "timestamp": lambda: rng.choice([None, rng.randrange(-(10**6), 1_700_000_000_000)]),
+        "partition": lambda: rng.choice([None, None, rng.randrange(3)]),
+    }
+
+    def cell(name: str) -> Any:
+        found = made[name]()
+        if chosen[name] == "string":
+            return None if found is None else found.decode()
+        if chosen[name] == "timestamp":
+            return None if found is None else datetime.fromtimestamp(found / 1000, timezone.utc)
+        return found
+
+    rows = [tuple(cell(name) for name in chosen) for _ in range(count)]
+    return spark.createDataFrame(rows, ", ".join(f"`{name}` {kind}" for name, kind in chosen.items())).coalesce(1)
+
+
+def comparable(record: dict[str, Any], columns: list[str]) -> tuple[Any, ...]:
+    """What is the same on both paths: not the partitions and times that are drawn."""
+    fixed = record["key"] is not None
+    return (
+        record["key"],
+        record["value"],
+        record["timestamp"] if "timestamp" in columns and record["timestamp"] < NOW else None,
+        record["partition"] if fixed else None,
+    )
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+@pytest.mark.usefixtures("few")
+def test_random_frames_have_the_same_rows(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int], codec: str
+) -> None:
+    """In the same partitions, and in their order; objects are whole."""
+    rng = random.Random(codec)
+    for number in range(8):
+        topic = f"t{number}"
+        create(
+            log,
+            topic,
+            3,
+            compression_type=codec,
+            message_timestamp_before_max_ms=str(2**62),
+            max_message_bytes="10000000",
+        )
+        frame = random_frame(classic, rng, rng.choice([0, 1, 49, 50, 51, 400]))
+        both(log, url, frame, topic)
+        native, python = of_both(log, topic)
+        for partition in range(3):
+            one, other = (
+                [comparable(r, frame.columns) for r in rows if r["partition"] == partition and r["key"] is not None]
+                for rows in (native, python)
+            )
+            assert one == other
+        assert sorted(map(repr, (comparable(r, frame.columns) for r in native))) == sorted(
+            map(repr, (comparable(r, frame.columns) for r in python))
+        )
+    assert encoded() == 8
+    assert verify(log, deep=True) == []
+
+
+def test_many_partitions_and_much_memory(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int]
+) -> None:
+    """Rows of one partition keep their order when the largest partitions are encoded early."""
+    create(log, "t", 40)
+    frame = classic.range(0, 9_000, 1, 1).select(
+        (F.col("id") % 61).cast("string").alias("key"),
+        F.concat(F.lpad(F.col("id").cast("string"), 8, "0"), F.repeat(F.lit("x"), F.lit(9_000))).alias("value"),
+    )
+    assert 2 * HELD_BYTES < 9_000 * 9_000
+    both(log, url, frame, "t")
+    native, python = (
+        {p: [r["value"][:8] for r in rows if r["partition"] == p] for p in range(40)} for rows in of_both(log, "t")
+    )
+    assert native == python
+    assert encoded() == 1
+    assert verify(log, deep=True) == []
+
+
+def test_full_batches_and_a_record_larger_than_one(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int]
+) -> None:
+    create(log, "t", 2, **LARGE)
+    small = classic.range(0, 55_000, 1, 1).selectExpr("string(id) key", "string(id) value")
+    large = classic.range(0, 3, 1, 1).selectExpr("string(id) key", "repeat('y', 3000000) value")
+    both(log, url, small.union(large).coalesce(1), "t")
+    native, python = of_both(log, "t")
+    assert [(r["key"], r["partition"], r["offset"]) for r in native] == [
+        (r["key"], r["partition"], r["offset"]) for r in python
+    ]
+    assert [len(r["value"]) for r in native] == [len(r["value"]) for r in python]
+    assert encoded() == 1
+    assert verify(log, deep=True) == []
+
+
+def test_what_would_become_too_large_is_not_compressed(classic: SparkSession, url: str, log: spark_log.Log) -> None:
+    """A reader refuses 30 MB that a few bytes declare."""
+    create(log, "t", 1, **{"max.message.bytes": "40000000"})
+    both(log, url, classic.range(0, 1, 1, 1).selectExpr("repeat('z', 30000000) value"), "t")
+    native, python = of_both(log, "t")
+    assert native[0]["value"] == python[0]["value"]
+    assert verify(log, deep=True) == []
+
+
+@pytest.mark.parametrize("partitioner", ["round-robin", "sticky"])
+def test_other_partitioners(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int], partitioner: str
+) -> None:
+    create(log, "t", 3)
+    both(
+        log,
+        url,
+        classic.range(0, 400, 1, 1).selectExpr("lpad(id, 3, '0') key", "repeat('v', 200) value"),
+        "t",
+        partitioner=partitioner,
+    )
+    native, python = of_both(log, "t")
+    assert encoded() == 1
+    if partitioner == "round-robin":
+        assert [(r["key"], r["partition"]) for r in native] == [(r["key"], r["partition"]) for r in python]
+    else:
+        runs = [r["partition"] for r in sorted(native, key=lambda r: int(r["key"]))]
+        assert all(len(set(runs[at : at + 81])) == 1 for at in range(0, 400, 81))
+
+
+def rows_with(spark: SparkSession, bad: str, at: int = 120) -> DataFrame:
+    """300 rows, of which one is another one."""
+    frame = spark.range(0, 300, 1, 1).selectExpr(
+        "'k' key", "string(id) value", "timestamp_millis(1700000000000) timestamp", "0 partition"
+    )
+    name, other = bad.split("=", 1)
+    return frame.withColumn(name, F.expr(f"if(value = '{at}', {other}, {name})"))
+
+
+BAD = {
+    "value=repeat('x', 2000)": "MessageTooLarge",
+    "partition=3": "InvalidRecord",
+    "partition=-1": "InvalidRecord",
+    "key=cast(null as string)": "InvalidRecord",
+    "timestamp=timestamp_millis(0)": "InvalidTimestamp",
+    "timestamp=now() + interval 3 days": "InvalidTimestamp",
+}
+RULES = {
+    "max.message.bytes": "1000",
+    "cleanup.policy": "compact",
+    "message.timestamp.before.max.ms": str(10**12),
+    "message.timestamp.after.max.ms": str(86_400_000),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.usefixtures("few")
+def test_bad_rows_are_the_same_errors(classic: SparkSession, url: str, log: spark_log.Log, bad: str) -> None:
+    create(log, "t", 2, **RULES)
+    said = []
+    for topic, native in (("t", "true"), ("t-python", "false")):
+        with pytest.raises(PySparkException) as error:
+            append(rows_with(classic, bad), url, topic, nativeRead=native)
+        sentence = re.search(r"(\w+): (.*badRecords[^)]*\))", str(error.value))
+        assert sentence is not None
+        said.append(
+            re.sub(r"\d{13} ms", "… ms", sentence[0].replace("'t-python'", "'t'").replace("alter t-python", "alter t"))
+        )
+    assert said[0] == said[1]
+    assert BAD[bad] in said[0] and "(1 of 150 rows read so far" in said[0]
+    assert log.read("t").num_rows == 0
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.usefixtures("few")
+def test_bad_rows_become_dead_letters(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int], bad: str
+) -> None:
+    """Python writes the rows from the bad one on, into the same object."""
+    create(log, "t", 2, **RULES)
+    for topic, native in (("t", "true"), ("t-python", "false")):
+        append(rows_with(classic, bad), url, topic, nativeRead=native, badRecords=f"topic:dead-{native}")
+    native_rows, python_rows = of_both(log, "t")
+    assert [(r["key"], r["value"], r["offset"]) for r in native_rows] == [
+        (r["key"], r["value"], r["offset"]) for r in python_rows
+    ]
+    assert len(native_rows) == 299 and encoded() == 0
+    one, other = (log.read(f"dead-{native}").to_pylist() for native in ("true", "false"))
+    assert [(r["key"], r["value"]) for r in one] == [(r["key"], r["value"]) for r in other] != []
+    assert verify(log, deep=True) == []
+
+
+def test_milliseconds_that_are_too_large(classic: SparkSession, url: str, log: spark_log.Log) -> None:
+    create(log, "t")
+    frame = classic.range(0, 9, 1, 1).selectExpr("string(id) value", f"if(id = 5, {2**62}, id) timestamp")
+    for topic, native in (("t", "true"), ("t-python", "false")):
+        with pytest.raises(PySparkException, match="values too large for milliseconds"):
+            append(frame, url, topic, nativeRead=native)
+
+
+def test_what_is_left_to_python(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int]
+) -> None:
+    log.create_topic(NewTopic("t", 1))
+    log.create_topic(NewTopic("typed", 1, schema="a INT"))
+    frame = classic.range(0, 3, 1, 1).selectExpr("string(id) value")
+    header = F.array(F.struct(F.lit("h").alias("key"), F.lit(b"x").alias("value")))
+    append(frame, url, nativeRead="false")
+    append(frame, url, compression="lz4")
+    append(frame.withColumn("topic", F.lit("t")), url, None)
+    append(frame.withColumn("headers", header), url)
+    append(frame, url, partitioner="tests.spark.test_spark_native_write:First")
+    append(frame.selectExpr("int(value) a"), url, "typed")
+    assert encoded() == 0
+    classic.conf.set("spark.pylog.nativeRead", "false")
+    append(frame, url)
+    classic.conf.set("spark.pylog.nativeRead", "true")
+    assert encoded() == 0
+    append(frame, url)
+    assert encoded() == 1
+    assert (log.read("t").num_rows, log.read("typed").num_rows) == (21, 3)
+
+
+class First:
+    """A partitioner."""
+
+    def partition(self, keys: pa.Array, values: pa.Array, count: int) -> list[int]:
+        return [0] * len(keys)
+
+
+def test_columns_that_are_not_written_and_rows_that_are_not_unsafe(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int]
+) -> None:
+    create(log, "t")
+    data = [(1, "a", "k", [1]), (2, None, None, None)]
+    frame = classic.createDataFrame(data, "id INT, value STRING, key STRING, more ARRAY<INT>").coalesce(1)
+    both(log, url, frame, "t")
+    native, python = of_both(log, "t")
+    assert [(r["key"], r["value"]) for r in native] == [(b"k", b"a"), (None, None)]
+    assert [(r["key"], r["value"]) for r in python] == [(b"k", b"a"), (None, None)]
+    assert encoded() == 1
+
+
+def test_a_replayed_version_is_written_once(classic: SparkSession, url: str, log: spark_log.Log) -> None:
+    create(log, "t")
+    frame = classic.range(0, 20, 1, 2).selectExpr("string(id) value")
+    for native in ("true", "false", "true"):
+        append(frame, url, txnAppId="app", txnVersion="1", nativeRead=native)
+    assert log.read("t").num_rows == 20
+
+
+def test_an_attempt_that_fails_leaves_no_file(
+    classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
+) -> None:
+    """Of a task that fails after rows were encoded, nothing is visible, and its file is deleted."""
+    create(log, "t")
+    folder = Path(classic._jvm.org.apache.spark.util.Utils.getLocalDir(classic.sparkContext._jsc.sc().conf()))  # type: ignore[union-attr]
+    fails = F.expr("if(id = 29999, raise_error('the last row'), string(id))").alias("value")
+    with pytest.raises(PySparkException, match="the last row"):
+        append(classic.range(0, 30_000, 1, 1).select(fails), url)
+    assert log.read("t").num_rows == 0
+    append(classic.range(0, 3, 1, 1).selectExpr("string(id) value"), url)
+    assert log.read("t").num_rows == 3
+    assert not list(folder.glob("pylog-*.rows"))
+
+
+# ------------------------------------------------------------------------------------------------ what Python takes
+
+
+def handed_over(folder: Path, data: bytes, crc: int) -> pa.RecordBatch:
+    """What Java gives to Python: three rows of partition 0 in a file, and one row that is left to Python."""
+    path = folder / "rows"
+    path.write_bytes(data)
+    name = str(path).encode()
+    listed = struct.pack("<iiqqqqq", 0, 3, 0, len(data), crc, 1, 3)
+    assert len(listed) == BATCHES.itemsize
+    head = HEAD.pack(3, ROW, len(name)) + name + listed
+    return pa.record_batch({"value": pa.array([b"left"]), ENCODED: pa.array([head])})
+
+
+def message() -> bytes:
+    columns = [
+        pa.array([b"a", b"b", b"c"]),
+        pa.array([b"1", None, b"3"]),
+        pa.array([1, 2, 3]).cast(RECORD_SCHEMA.types[2]),
+    ]
+    return ipc.encode_batch(pa.record_batch(columns, schema=RECORD_SCHEMA), ipc.write_options(None))
+
+
+def test_python_takes_what_is_encoded(log: spark_log.Log, tmp_path: Path) -> None:
+    log.create_topic(NewTopic("t", 1))
+    spec, data = topic_spec(log.journal.state, "t"), message()
+    uploader = Uploader(MemoryStore("objects"), 1, random.Random(1))
+    rest = take_encoded(handed_over(tmp_path, data, crc32c(data)), spec, uploader)
+    assert rest.rows.to_pydict() == {"value": [b"left"]} and rest.encoded == 3
+    again = take_encoded(pa.record_batch({"value": [b"x"], ENCODED: pa.nulls(1, pa.binary())}), spec, uploader)
+    assert again.rows.num_rows == 1 and again.encoded == 0
+
+
+@pytest.mark.parametrize("fault", ["changed", "gone"])
+def test_a_file_that_is_not_as_written_is_an_error(log: spark_log.Log, tmp_path: Path, fault: str) -> None:
+    log.create_topic(NewTopic("t", 1))
+    data = message()
+    batch = handed_over(tmp_path, data[:-1] + b"x", crc32c(data))
+    if fault == "gone":
+        (tmp_path / "rows").unlink()
+    with pytest.raises(StorageError, match="other bytes than Spark wrote" if fault == "changed" else "cannot be read"):
+        take_encoded(batch, topic_spec(log.journal.state, "t"), Uploader(MemoryStore("objects"), 1, random.Random(1)))
+
+
+def test_times_are_checked_by_the_present(classic: SparkSession, url: str, log: spark_log.Log) -> None:
+    """A row without a time gets the present one."""
+    create(log, "t", 1, **{"message.timestamp.before.max.ms": "3600000"})
+    both(log, url, classic.range(0, 5, 1, 1).selectExpr("string(id) value", "cast(null as timestamp) timestamp"), "t")
+    native, python = of_both(log, "t")
+    for record in (*native, *python):
+        assert abs(record["timestamp"] - NOW) < timedelta(hours=1)
