@@ -69,7 +69,7 @@ class EncodedRows(NamedTuple):
 
     data: bytes
     crc: int
-    """Of `data`."""
+    """Checksum of `data`."""
     rows: int
     min_us: int
     max_us: int

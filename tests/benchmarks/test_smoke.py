@@ -30,6 +30,7 @@ TINY = {
     "merge": f"--rows 20 {ONCE}",
     "mirror": "--rows 1000 --rounds 20 --warm 0",
     "native_read": f"--rows 4000 {ONCE}",
+    "native_write": f"--rows 4000 {ONCE}",
     "object_store": "--quick",
     "plan": "--rows 300 --rounds 1",
     "producers": "--rows 2000",

@@ -1,5 +1,5 @@
-"""Batch writes that are encoded in the JVM: the same rows, partitions and errors as through Python, and which writes are
-left to Python.
+"""Batch writes that are encoded in the JVM: the same rows, partitions and errors as through Python, and which of them
+are left to Python.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from spark_log.segment import ipc
 from spark_log.segment.row_sorter import HELD_BYTES
 from spark_log.segment.schema import RECORD_SCHEMA
 from spark_log.store.memory import MemoryStore
-from tests.spark.builders import append
-from tests.spark.native_paths import MARKS
+from tests.spark.builders import append, load
+from tests.spark.native_paths import MARKS, rows
 
 pytestmark = MARKS
 LARGE = {"max.message.bytes": str(10 << 20)}
@@ -61,10 +61,9 @@ def encoded(classic: SparkSession) -> Callable[[], int]:
 def few(classic: SparkSession) -> Iterator[None]:
     """Rows are checked in groups of 50."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    before = classic.conf.get(name)
     classic.conf.set(name, "50")
     yield
-    classic.conf.set(name, before)
+    classic.conf.unset(name)
 
 
 def both(log: spark_log.Log, url: str, frame: DataFrame, topic: str, **options: Any) -> None:
@@ -88,7 +87,7 @@ def create(log: spark_log.Log, topic: str, partitions: int = 1, **configs: str) 
 def random_frame(spark: SparkSession, rng: random.Random, count: int) -> DataFrame:
     """Columns of random types, with nulls, empty texts and some large ones."""
     chosen = {name: rng.choice(types) for name, types in TYPES.items() if name == "value" or rng.random() < 0.7}
-    made = {
+    made: dict[str, Callable[[], Any]] = {
         "key": lambda: rng.choice(
             [None, b"", b"k%d" % rng.randrange(9), rng.randbytes(rng.randrange(1, 20)).hex().encode()]
         ),
@@ -100,19 +99,19 @@ def random_frame(spark: SparkSession, rng: random.Random, count: int) -> DataFra
     }
 
     def cell(name: str) -> Any:
-        found = made[name]()
+        value = made[name]()
         if chosen[name] == "string":
-            return None if found is None else found.decode()
+            return None if value is None else value.decode()
         if chosen[name] == "timestamp":
-            return None if found is None else datetime.fromtimestamp(found / 1000, timezone.utc)
-        return found
+            return None if value is None else datetime.fromtimestamp(value / 1000, timezone.utc)
+        return value
 
-    rows = [tuple(cell(name) for name in chosen) for _ in range(count)]
-    return spark.createDataFrame(rows, ", ".join(f"`{name}` {kind}" for name, kind in chosen.items())).coalesce(1)
+    found = [tuple(cell(name) for name in chosen) for _ in range(count)]
+    return spark.createDataFrame(found, ", ".join(f"`{name}` {kind}" for name, kind in chosen.items())).coalesce(1)
 
 
 def comparable(record: dict[str, Any], columns: list[str]) -> tuple[Any, ...]:
-    """What is the same on both paths: not the partitions and times that are drawn."""
+    """The parts that both paths share: not the partitions and times that are drawn."""
     fixed = record["key"] is not None
     return (
         record["key"],
@@ -122,7 +121,16 @@ def comparable(record: dict[str, Any], columns: list[str]) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.parametrize("codec", ["zstd", "none"])
+def summary(records: list[dict[str, Any]], columns: list[str]) -> tuple[dict[int, list[Any]], list[str]]:
+    """Those with a key by partition, in order; and all of them."""
+    of_keys: dict[int, list[Any]] = {}
+    for record in records:
+        if record["key"] is not None:
+            of_keys.setdefault(record["partition"], []).append(comparable(record, columns))
+    return of_keys, sorted(repr(comparable(record, columns)) for record in records)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
 @pytest.mark.usefixtures("few")
 def test_random_frames_have_the_same_rows(
     classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int], codec: str
@@ -142,15 +150,8 @@ def test_random_frames_have_the_same_rows(
         frame = random_frame(classic, rng, rng.choice([0, 1, 49, 50, 51, 400]))
         both(log, url, frame, topic)
         native, python = of_both(log, topic)
-        for partition in range(3):
-            one, other = (
-                [comparable(r, frame.columns) for r in rows if r["partition"] == partition and r["key"] is not None]
-                for rows in (native, python)
-            )
-            assert one == other
-        assert sorted(map(repr, (comparable(r, frame.columns) for r in native))) == sorted(
-            map(repr, (comparable(r, frame.columns) for r in python))
-        )
+        assert summary(native, frame.columns) == summary(python, frame.columns)
+        assert rows(load(classic, url, topic)) == rows(load(classic, url, topic, nativeRead="false"))
     assert encoded() == 8
     assert verify(log, deep=True) == []
 
@@ -298,7 +299,7 @@ def test_what_is_left_to_python(
     frame = classic.range(0, 3, 1, 1).selectExpr("string(id) value")
     header = F.array(F.struct(F.lit("h").alias("key"), F.lit(b"x").alias("value")))
     append(frame, url, nativeRead="false")
-    append(frame, url, compression="lz4")
+    append(frame, url, compression="none")
     append(frame.withColumn("topic", F.lit("t")), url, None)
     append(frame.withColumn("headers", header), url)
     append(frame, url, partitioner="tests.spark.test_spark_native_write:First")
@@ -356,11 +357,20 @@ def test_an_attempt_that_fails_leaves_no_file(
     assert not list(folder.glob("pylog-*.rows"))
 
 
+@pytest.mark.parametrize("native", ["true", "false"])
+def test_a_column_with_the_name_of_ours_is_refused(
+    classic: SparkSession, url: str, log: spark_log.Log, native: str
+) -> None:
+    frame = classic.range(0, 3, 1, 1).selectExpr("string(id) value", "binary('x') `pylog.encoded`")
+    with pytest.raises(PySparkException, match=r"column 'pylog.encoded' has a name that pylog uses itself"):
+        append(frame, url, nativeRead=native)
+
+
 # ------------------------------------------------------------------------------------------------ what Python takes
 
 
 def handed_over(folder: Path, data: bytes, crc: int) -> pa.RecordBatch:
-    """What Java gives to Python: three rows of partition 0 in a file, and one row that is left to Python."""
+    """Java gives this to Python: three rows of partition 0 in a file, and one row that is left to Python."""
     path = folder / "rows"
     path.write_bytes(data)
     name = str(path).encode()

@@ -80,7 +80,9 @@ def typed(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
             f"{SCHEMA}, timestamp TIMESTAMP",
         )
         append(frame, url, "t")
-        log.append("u", [{"value": b"%d" % n, "timestamp": time} for n, time in enumerate(times, 60 * commit)])
+        values = [b"%d" % number for number in range(60 * commit, 60 * commit + 60)]
+        pairs = zip(values, times, strict=True)
+        log.append("u", [{"value": value, "timestamp": time, "partition": commit % 2} for value, time in pairs])
     return url
 
 
@@ -370,10 +372,10 @@ def test_a_damaged_file_of_classes_is_compiled_again(classic: SparkSession, cach
 def test_a_spark_that_cannot_compile_the_source_says_so(
     classic: SparkSession, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source, reader = compiled.sources()
+    source, *others = compiled.sources()
     source = source.replace("PythonDataSourceV2", "RenamedInALaterSpark")
     with caplog.at_level(logging.INFO, "spark_log"):
-        assert "RenamedInALaterSpark" in compiled.load(classic._jvm, classic.version, (source, reader))
+        assert "RenamedInALaterSpark" in compiled.load(classic._jvm, classic.version, (source, *others))
     (record,) = caplog.records
     assert f"as Spark {classic.version} cannot compile its planner: org.codehaus" in record.getMessage()
     assert "RenamedInALaterSpark" in record.getMessage().splitlines()[0]
@@ -383,12 +385,23 @@ def test_a_spark_that_cannot_compile_the_source_says_so(
 def test_a_spark_that_can_compile_the_planner_alone_reads_with_python(
     classic: SparkSession, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source, reader = compiled.sources()
+    source, reader, writer = compiled.sources()
     with caplog.at_level(logging.INFO, "spark_log"):
         broken = reader.replace("ConstantColumnVector", "RenamedInALaterSpark")
-        assert compiled.load(classic._jvm, classic.version, (source, broken)) == compiled.PLANS
+        assert compiled.load(classic._jvm, classic.version, (source, broken, writer)) == compiled.PLANS
     (record,) = caplog.records
     assert f"reads with Python here, as Spark {classic.version} cannot compile its reader" in record.getMessage()
+
+
+def test_a_spark_that_cannot_compile_the_writer_writes_with_python(
+    classic: SparkSession, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, reader, writer = compiled.sources()
+    with caplog.at_level(logging.INFO, "spark_log"):
+        broken = writer.replace("PythonBatchWriterFactory", "RenamedInALaterSpark")
+        assert compiled.load(classic._jvm, classic.version, (source, reader, broken)) == compiled.READS
+    (record,) = caplog.records
+    assert f"writes with Python here, as Spark {classic.version} cannot compile its writer" in record.getMessage()
 
 
 @pytest.mark.skipif(shutil.which("javac") is None, reason="a Java without a compiler is enough to run Spark")

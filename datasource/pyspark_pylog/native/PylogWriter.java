@@ -22,6 +22,8 @@ import java.util.Random;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Function;
 import java.util.zip.CRC32C;
+import net.jpountz.lz4.LZ4Compressor;
+import net.jpountz.lz4.LZ4Factory;
 import org.apache.arrow.flatbuf.BodyCompression;
 import org.apache.arrow.flatbuf.BodyCompressionMethod;
 import org.apache.arrow.flatbuf.Buffer;
@@ -53,6 +55,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.Utils;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Encodes the rows of a write in the JVM.
@@ -65,6 +69,8 @@ import org.apache.spark.util.Utils;
  * <p>Like {@code PylogSource.java}, it uses only what Janino understands.
  */
 public final class PylogWriter implements PylogSource.NativeWriter {
+  static final Logger LOG = LoggerFactory.getLogger("io.pylog.spark");
+
   /** Tasks of this process whose rows were all encoded here. */
   static final AtomicLong ENCODED = new AtomicLong();
 
@@ -109,7 +115,7 @@ public final class PylogWriter implements PylogSource.NativeWriter {
       PylogReader.ship(SparkContext.getOrCreate());
       return new NativeWriterFactory(withColumns(python, rules.handedOver()), rules);
     } catch (Exception error) {
-      NativeTask.LOG.info("Python writes this: {}", error.toString());
+      PylogWriter.LOG.info("Python writes this: {}", error.toString());
       return python;
     }
   }
@@ -241,6 +247,7 @@ final class WriteRules implements Serializable {
   static final String ENCODED = "pylog.encoded";
 
   static final int ZSTD = 1;
+  static final int LZ4 = 2;
   static final int MURMUR2 = 0;
   static final int STICKY = 1;
   final int codec;
@@ -349,7 +356,7 @@ final class WriteRules implements Serializable {
   }
 }
 
-/** Rows, each with a number, in one array: the bytes of a key are followed by those of the value. */
+/** Rows in one array, each with a number: bytes of a key are followed by those of the value. */
 final class Records {
   /** Raw bytes of a record beside key and value. */
   static final int OVERHEAD = 16;
@@ -624,13 +631,15 @@ final class TaskRows {
     counts = new int[rules.partitions];
   }
 
-  /** Without an encoder, if a library is missing: then all rows are left to Python. */
-  static TaskRows of(WriteRules rules) throws IOException {
+  /** Without an encoder, if a library or a folder is missing: all rows are left to Python. */
+  static TaskRows of(WriteRules rules) {
     BatchEncoder encoder = null;
     try {
       encoder = new BatchEncoder(rules);
+    } catch (IOException error) {
+      PylogWriter.LOG.info("Python writes the rows of this task: {}", error.toString());
     } catch (LinkageError error) {
-      NativeTask.LOG.info("Python writes the rows of this task: {}", error.toString());
+      PylogWriter.LOG.info("Python writes the rows of this task: {}", error.toString());
     }
     return new TaskRows(rules, encoder);
   }
@@ -796,6 +805,7 @@ final class BatchEncoder {
 
   private final WriteRules rules;
   private final ZstdCompressCtx zstd;
+  private final Lz4Frame lz4;
   private final File file;
   private final OutputStream out;
   private long position;
@@ -812,6 +822,7 @@ final class BatchEncoder {
   BatchEncoder(WriteRules rules) throws IOException {
     this.rules = rules;
     zstd = rules.codec == WriteRules.ZSTD ? new ZstdCompressCtx() : null;
+    lz4 = rules.codec == WriteRules.LZ4 ? new Lz4Frame(rules.level) : null;
     if (zstd != null) {
       zstd.setLevel(rules.level);
     }
@@ -905,8 +916,13 @@ final class BatchEncoder {
     CRC32C crc = new CRC32C();
     crc.update(head, 0, head.length);
     crc.update(body, 0, size);
-    out.write(head, 0, head.length);
-    out.write(body, 0, size);
+    try {
+      out.write(head, 0, head.length);
+      out.write(body, 0, size);
+    } catch (IOException error) {
+      String where = "the file " + file + " for rows on their way to storage cannot be written: ";
+      throw new IOException(where + error.getMessage(), error);
+    }
     if (batches.remaining() < 48) {
       batches = little(2 * batches.capacity()).put((ByteBuffer) batches.flip());
     }
@@ -921,16 +937,21 @@ final class BatchEncoder {
     for (int i = 0; i < BUFFERS; i++) {
       int start = i == 0 ? 0 : ends[i - 1];
       int length = ends[i] - start;
-      int most = at + 24 + (codec == 0 ? length : (int) Zstd.compressBound(length));
+      int most = at + 24 + (codec == 0 ? length : bound(length));
       if (most > body.length) {
         body = Arrays.copyOf(body, Math.max(2 * body.length, most));
       }
-      lengths[i] = codec == 0 || length == 0 ? copied(at, start, length) : packed(at, start, length);
+      boolean plain = codec == 0 || length == 0;
+      lengths[i] = plain ? copied(at, start, length) : packed(at, start, length);
       int end = at + lengths[i];
       at = padded(end);
       Arrays.fill(body, end, at, (byte) 0);
     }
     return at;
+  }
+
+  private int bound(int length) {
+    return lz4 == null ? (int) Zstd.compressBound(length) : lz4.bound(length);
   }
 
   private int copied(int at, int start, int length) {
@@ -941,7 +962,10 @@ final class BatchEncoder {
   /** A compressed buffer begins with its raw length; -1: it is as it was, which is shorter. */
   private int packed(int at, int start, int length) {
     int room = body.length - at - 8;
-    int found = zstd.compressByteArray(body, at + 8, room, raw, start, length);
+    int found =
+        lz4 == null
+            ? zstd.compressByteArray(body, at + 8, room, raw, start, length)
+            : lz4.compress(raw, start, length, body, at + 8);
     Platform.putLong(body, BASE + at, found < length ? length : -1);
     return 8 + (found < length ? found : copied(at + 8, start, length));
   }
@@ -963,9 +987,9 @@ final class BatchEncoder {
     int buffers = builder.endVector();
     int compression = 0;
     if (codec != 0) {
-      byte zstd = CompressionType.ZSTD;
+      byte type = codec == WriteRules.ZSTD ? CompressionType.ZSTD : CompressionType.LZ4_FRAME;
       compression =
-          BodyCompression.createBodyCompression(builder, zstd, BodyCompressionMethod.BUFFER);
+          BodyCompression.createBodyCompression(builder, type, BodyCompressionMethod.BUFFER);
     }
     RecordBatch.startRecordBatch(builder);
     RecordBatch.addLength(builder, rows);
@@ -1012,9 +1036,54 @@ final class BatchEncoder {
     try {
       out.close();
     } catch (IOException error) {
-      NativeTask.LOG.debug("{}: {}", file, error);
+      PylogWriter.LOG.debug("{}: {}", file, error);
     }
     file.delete();
+  }
+}
+
+/** Compresses to lz4 frames with independent blocks. */
+final class Lz4Frame {
+  /** Mark, flags, the largest size of a block, and the checksum of these two bytes. */
+  private static final byte[] HEAD = {4, 0x22, 0x4d, 0x18, 0x60, 0x70, 0x73};
+
+  private static final int BLOCK = 4 << 20;
+
+  /** Of the length of a block that is not compressed. */
+  private static final int PLAIN = 0x80000000;
+
+  private final LZ4Compressor compressor;
+
+  Lz4Frame(int level) {
+    LZ4Factory made = LZ4Factory.fastestInstance();
+    compressor = level < 3 ? made.fastCompressor() : made.highCompressor(level);
+  }
+
+  int bound(int length) {
+    int blocks = (length + BLOCK - 1) / BLOCK;
+    return HEAD.length + 4 + blocks * 4 + length + length / 255 + 16 * blocks;
+  }
+
+  /** Returns the length of the frame. */
+  int compress(byte[] raw, int start, int length, byte[] to, int at) {
+    ByteBuffer out = ByteBuffer.wrap(to).order(ByteOrder.LITTLE_ENDIAN);
+    out.position(at);
+    out.put(HEAD);
+    for (int done = 0; done < length; done += BLOCK) {
+      int size = Math.min(BLOCK, length - done);
+      int place = out.position() + 4;
+      int found = compressor.compress(raw, start + done, size, to, place, to.length - place);
+      if (found < size) {
+        out.putInt(found);
+      } else {
+        found = size;
+        out.putInt(size | PLAIN);
+        System.arraycopy(raw, start + done, to, place, size);
+      }
+      out.position(place + found);
+    }
+    out.putInt(0);
+    return out.position() - at;
   }
 }
 
@@ -1047,7 +1116,8 @@ final class RestRows implements Iterator<Object> {
   static byte[] head(long before, boolean isKeyless, String file, byte[] batches) {
     byte[] path = file.getBytes(StandardCharsets.UTF_8);
     ByteBuffer all = BatchEncoder.little(FLAGS + 5 + path.length + batches.length);
-    all.putLong(before).put((byte) (isKeyless ? KEYLESS : 0)).putInt(path.length).put(path).put(batches);
+    all.putLong(before).put((byte) (isKeyless ? KEYLESS : 0));
+    all.putInt(path.length).put(path).put(batches);
     return all.array();
   }
 

@@ -20,7 +20,7 @@ from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS
 COLUMNS = frozenset(("topic", "key", "value", "partition", "timestamp"))
 """The columns that Java takes."""
 PARTITIONERS = {"default": 0, "murmur2": 0, "sticky": 1, "round-robin": 2}
-CODECS = {"none": 0, "zstd": 1}
+CODECS = {"zstd": 1, "lz4": 2}
 RECORD_MAX = 256 << 20
 """Bytes of a record: a batch with one is an array in Java, and so is what it is compressed to."""
 RULES = struct.Struct(">iiiiiiiqqiiiii")
@@ -78,7 +78,7 @@ def _checked(begun: Begun) -> tuple[TopicSpec, Compression]:
     spec = begun.specs[options.topic]
     codec = spec.compression.of_writer(options.compression)
     if codec.codec not in CODECS:
-        raise PythonWrites(f"the codec is {codec.codec}")
+        raise PythonWrites("its bytes are not compressed, and would be copied more often")
     if spec.schema is not None or spec.sort_columns:
         raise PythonWrites("the topic has a schema or sorts its rows")
     return spec, codec

@@ -7,7 +7,7 @@ in the file.  The row itself, and those that follow, are left to Python.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from spark_log.client.producing.topic_rules import TopicSpec
 from spark_log.client.producing.upload import Uploader
-from spark_log.errors import StorageError
+from spark_log.errors import InvalidRecord, StorageError
 from spark_log.segment.writer import EncodedRows
 
 ENCODED = "pylog.encoded"
@@ -37,7 +37,13 @@ BATCHES = np.dtype(
 )
 
 
-class Rest(NamedTuple):
+def check_no_encoded(names: Sequence[str]) -> None:
+    """Raises InvalidRecord for a frame that has the column: its rows would be taken for those of Java."""
+    if ENCODED in names:
+        raise InvalidRecord(f"column {ENCODED!r} has a name that pylog uses itself: rename or drop it")
+
+
+class LeftToPython(NamedTuple):
     """A batch of rows that are left to Python."""
 
     rows: pa.RecordBatch
@@ -45,13 +51,13 @@ class Rest(NamedTuple):
     """Rows of the task that were encoded before them."""
 
 
-def take_encoded(batch: pa.RecordBatch, spec: TopicSpec | None, uploader: Uploader) -> Rest:
+def take_encoded(batch: pa.RecordBatch, spec: TopicSpec | None, uploader: Uploader) -> LeftToPython:
     """Give the uploader what Java has encoded.  Raises StorageError if it cannot be read."""
     if ENCODED not in batch.schema.names:
-        return Rest(batch, 0)
+        return LeftToPython(batch, 0)
     head, rows = batch.column(ENCODED)[0].as_py(), batch.drop_columns([ENCODED])
     if head is None:
-        return Rest(rows, 0)
+        return LeftToPython(rows, 0)
     assert spec is not None, "Java encodes rows of one topic"
     count, flags, length = HEAD.unpack_from(head)
     if count:
@@ -60,7 +66,7 @@ def take_encoded(batch: pa.RecordBatch, spec: TopicSpec | None, uploader: Upload
             uploader.add_encoded(spec, partition, encoded)
         if flags & KEYLESS:
             uploader.note_keyless(spec)
-    return Rest(rows if flags & ROW else rows.slice(1), count)
+    return LeftToPython(rows if flags & ROW else rows.slice(1), count)
 
 
 def _batches(path: str, listed: bytes) -> Iterator[tuple[int, EncodedRows]]:

@@ -31,7 +31,7 @@ from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import Topics, letters, refusal, sift
-from pyspark_pylog.sink.encoded_rows import take_encoded
+from pyspark_pylog.sink.encoded_rows import check_no_encoded, take_encoded
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
 from pyspark_pylog.sink.log_of_query import journal_to_write
 from pyspark_pylog.sink.other_topics import split, typed_part
@@ -125,6 +125,7 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 def _begin(options: WriteOptions, schema: StructType) -> Begun:
     prepare_process()
+    check_no_encoded(schema.names)
     columns, typed, journal = _checked(options, schema)
     if options.dead_letters is not None:
         ensure_topic(journal, options.dead_letters, DEAD_LETTER_CONFIGS)
