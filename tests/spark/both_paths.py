@@ -1,6 +1,6 @@
-"""Reads a log in the JVM and with Python, in batch and in a stream: `python both_paths.py URL FOLDER [natively]`.
+"""Reads and writes a log by the JVM and with Python: `python both_paths.py URL FOLDER [natively]`.
 
-It asserts that the rows are the same, and with `natively`, that the JVM reads all that it should.
+It asserts that the rows are the same, and with `natively`, that the JVM reads and encodes all that it should.
 """
 
 from __future__ import annotations
@@ -58,6 +58,18 @@ def stream(spark: SparkSession, topic: str, native: str) -> int:
     return len(found)
 
 
+def writes(spark: SparkSession) -> None:
+    """Checks that batches have the same rows."""
+    frame = spark.range(0, 500, 1, 1).selectExpr("if(id % 9 = 0, null, string(id % 50)) key", "string(id) value")
+    written = []
+    for native in PATHS:
+        topic = f"written-{native}"
+        frame.write.format("pylog").mode("append").options(topic=topic, nativeRead=native).save(URL)
+        written.append(spark.read.format("pylog").option("subscribe", topic).load(URL).select("key", "value"))
+    assert rows(written[0]) == rows(written[1])
+    assert written[0].count() == 500
+
+
 def main(spark: SparkSession, log: spark_log.Log) -> None:
     log.create_topic(NewTopic("bytes", 2))
     log.create_topic(NewTopic("typed", 2, schema="id INT, text STRING, tags ARRAY<STRING>, inner STRUCT<a: DOUBLE>"))
@@ -74,11 +86,13 @@ def main(spark: SparkSession, log: spark_log.Log) -> None:
         assert (stream(spark, "bytes", native), stream(spark, "typed", native)) == (100, 101)
     assert batches(spark, "bytes", includeHeaders="true") == 400
     assert batches(spark, "typed") == batches(spark, "typed", **{"value.format": "struct"}) == 404
+    writes(spark)
     if NATIVELY:
         jvm: Any = spark._jvm
         before = jvm.io.pylog.spark.PylogReader.left()
         spark.read.format("pylog").option("subscribe", "bytes").load(URL).collect()
         assert jvm.io.pylog.spark.PylogReader.left() == before
+        assert jvm.io.pylog.spark.PylogWriter.encoded() == 1
     sys.stdout.write(f"version {pyspark.__version__}, same rows\n")
 
 

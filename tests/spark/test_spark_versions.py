@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 VERSIONS = ("4.0", "4.1", "4.2", "4.3")
 PROGRAM = Path(__file__).with_name("both_paths.py")
 BROKEN = {
+    "writer": ("PylogWriter.java", "PythonBatchWriterFactory", "writes with Python here", "cannot compile its writer"),
     "reader": ("PylogReader.java", "ConstantColumnVector", "reads with Python here", "cannot compile its reader"),
     "planner": ("PylogSource.java", "PythonDataSourceV2", "reads whole records here", "cannot compile its planner"),
 }
