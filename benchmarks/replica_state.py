@@ -29,7 +29,6 @@ from spark_log.journal.object_names import data_key
 from spark_log.metadata import records as r
 from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, folded
-from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.placement import place, topic_shift, usable_brokers
 from spark_log.metadata.replay import replay
@@ -121,7 +120,6 @@ def _state(count: int, *, replicated: bool) -> State:
     state = State(
         version=count + 1,
         time=1_000,
-        features=Map({METADATA_VERSION: REPLICAS}),
         objects=objects,
         partitions=LayeredMap({key: Partition(end=1) for key in keys}),
         topics=Map({key: Topic(f"t{key}", TOPIC_PARTITIONS, Map(), 0) for key, _ in keys}),

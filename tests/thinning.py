@@ -49,7 +49,7 @@ def thin(
         new, made = yield from _written(state, context, key, old, keep, settings)
         prepared = yield from prepare(state, context.limits, [Replacement(key, tuple(old), new, made)])
         assert prepared is not None, "nobody else writes"
-        _, fits = yield from swap_in(context, state.version, history_of(state), prepared[0], [made], thinned=True)
+        _, fits = yield from swap_in(context, state.version, history_of(state), prepared[0], [made])
         return fits
 
     return _run(log, rewritten)

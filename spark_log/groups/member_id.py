@@ -26,6 +26,6 @@ def member_id(origin: MemberOrigin, unique: str) -> str:
 
 
 def origin_of(member: str) -> MemberOrigin:
-    """The origin in an id; empty for an id of another form, such as an older pylog's."""
+    """The origin in an id; empty for an id of another form."""
     found = _FORM.fullmatch(member)
     return MemberOrigin() if found is None else MemberOrigin(found["client_id"], found["host"], int(found["process"]))

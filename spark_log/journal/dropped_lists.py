@@ -12,7 +12,6 @@ from spark_log.journal.context import Context, Proposal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Get, Put, Steps
 from spark_log.metadata.commands import ListDropped
-from spark_log.metadata.decide.upkeep import may_list_dropped
 from spark_log.metadata.dropped_list_format import SUFFIX, decode_list, encode_list
 from spark_log.metadata.records import ListDroppedRecord
 from spark_log.metadata.restores import history_of
@@ -27,7 +26,7 @@ def list_dropped(state: State, context: Context) -> Steps[State]:
 
     The list is durable before the record that refers to it.  Without the record, it is garbage below the next fence.
     """
-    if len(state.dropped) <= context.limits.dropped_inline or not may_list_dropped(state):
+    if len(state.dropped) <= context.limits.dropped_inline:
         return state
     name = data_key(state.version, f"{context.unique()}{SUFFIX}")
     yield Put(name, (encode_list(state.dropped),), OWN_ROOT)

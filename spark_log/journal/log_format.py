@@ -15,10 +15,9 @@ from spark_log.journal.store_operations import Get, PutAnswer, PutNew, Steps
 
 FORMAT_VERSION = 1
 MIRROR_VERSION = 2
-"""The version of mirrors: a pylog that does not know them must not write to one."""
+"""The version of mirrors."""
 QUORUM_VERSION = 3
-"""The version of a folder with the objects of a log, whose metadata is in a quorum: an older pylog must not write to
-it."""
+"""The version of a folder with the objects of a log, whose metadata is in a quorum."""
 VERSIONS = (FORMAT_VERSION, MIRROR_VERSION, QUORUM_VERSION)
 TRIES = 5
 OF_BACKUP = "backup:"

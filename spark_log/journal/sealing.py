@@ -181,7 +181,6 @@ def swap_in(
     rewrites: Sequence[Rewrite],
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
-    thinned: bool = False,
     placed: Sequence[Placed] = (),
     lost: Sequence[LostOffsets] = (),
 ) -> Steps[tuple[State, bool]]:
@@ -192,7 +191,7 @@ def swap_in(
     placed, lost:  as for `build_swap`.
     """
     name = data_key(epoch, f"{context.unique()}.idx")
-    swap, data = build_swap(epoch, rewrites, name, objects, uncounted, thinned, placed, lost)
+    swap, data = build_swap(epoch, rewrites, name, objects, uncounted, placed, lost)
     if data:
         yield Put(name, (data,), OWN_ROOT)
     command = Proposal(Swap(swap=swap, history=history))

@@ -144,7 +144,7 @@ def _partitions(state: State) -> Iterator[tuple[TopicKey, PartitionRow]]:
 
 
 def _objects(state: State) -> Iterator[tuple[str, Any]]:
-    """Without copies for those in the log's own root, as older pylogs read them."""
+    """Objects, without copies for those in the log's own root."""
     for name, row in _sorted(state.objects):
         yield name, row if row.copies else (row.size, row.index_position, row.live)
 
@@ -160,7 +160,7 @@ def _producers(state: State) -> Iterator[tuple[str, Any]]:
 
 
 def _groups(state: State) -> Iterator[tuple[str, Any]]:
-    """Without shares for groups that have none, as older pylogs read them."""
+    """Groups, without shares for those that have none."""
     for name, g in _sorted(state.groups):
         row = GroupRow(g.generation, g.member, g.seen, g.session, g.roster, g.shares)
         yield name, row if row.shares else row[:-1]

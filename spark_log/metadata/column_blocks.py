@@ -137,7 +137,7 @@ class ObjectBlock(Block[str, ObjectRow]):
 
     @classmethod
     def stored(cls, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Without copies in a log without brokers, so that an older pylog can read it."""
+        """Without copies in a log without brokers, which so pays nothing for them."""
         return batch if pc.max(batch.column("copies")).as_py() else batch.select(cls.SCHEMA.names[:-1])
 
     @classmethod
@@ -221,7 +221,7 @@ class PartitionBlock(Block[TopicKey, Partition]):
 
     @classmethod
     def stored(cls, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Without statistics in a log that has none, so that an older pylog can read it."""
+        """Without statistics in a log that has none."""
         return batch if _offsets(batch.column("stats").values)[-1] else batch.select(cls.SCHEMA.names[:-1])
 
     @classmethod

@@ -1,10 +1,10 @@
 """Features of a log and their levels, as Kafka's `metadata.version`: which records it may hold.  Pure.
 
-The first batch of a log raises it to the highest levels that its creator supports.  A log without `FeatureLevel`
-records, from before that, is at level 1 until an administrator raises it.  A level is never lowered.  A new kind of
-record, or a new field, belongs to a level, and is written only to logs at that level.  So an older pylog rejects the
-log with a message about both levels, instead of failing at a record that it cannot read.  Fields with their default
-are left out of records, so an unused field needs no level.  Values that are unnamed lists grow at their end.
+A log is at level 1 of each feature.  Its first batch raises it to the highest levels that its creator supports, and an
+administrator raises it later.  A level is never lowered.  A new kind of record, or a new field, belongs to a level, and
+is written only to logs at that level.  So an older pylog rejects the log with a message about both levels, instead of
+failing at a record that it cannot read.  Fields with their default are left out of records, so an unused field needs no
+level.  Values that are unnamed lists grow at their end.
 """
 
 from __future__ import annotations
@@ -15,14 +15,8 @@ from spark_log.errors import UnsupportedVersion
 
 METADATA_VERSION = "metadata.version"
 
-SUPPORTED: Mapping[str, int] = {METADATA_VERSION: 4}
+SUPPORTED: Mapping[str, int] = {METADATA_VERSION: 1}
 """The highest supported level of each feature."""
-DROPPED_LISTS = 2
-"""From this level of `metadata.version` on, names of dropped objects may be in list objects."""
-HOLES = 3
-"""From this level of `metadata.version` on, compaction may leave offsets without a record."""
-REPLICAS = 4
-"""From this level of `metadata.version` on, the log may have brokers, and objects with several copies."""
 
 
 def check_level(name: str, level: int, where: str) -> None:

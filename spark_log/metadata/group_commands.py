@@ -112,7 +112,7 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
         if self.share is not None:
-            groups.check_share(state, self.share, self.timeout_ms)
+            groups.check_share(self.share, self.timeout_ms)
         if state.groups.get(self.group, GroupState()).generation_of(self.member) is None:
             groups.check_group_free(state, self.group, now_ms, self.token, self.share)
         check_not_shared(state, self.group)

@@ -85,9 +85,9 @@ class CreateTopicRecord(Record, frozen=True, kw_only=True, tag="create_topic"):
     partitions: Int
     configs: dict[Text, Text] = {}
     replicas: tuple[tuple[Int, ...], ...] = ()
-    """The brokers of each partition; empty: all are in the log's own root.  Written at level 4, as `placed`."""
+    """The brokers of each partition; empty: all are in the log's own root."""
     schema: Document = ""
-    """The JSON of the first version of its schema; empty: values are bytes.  Level 4."""
+    """The JSON of the first version of its schema; empty: values are bytes."""
 
 
 class AddPartitionsRecord(Record, frozen=True, kw_only=True, tag="add_partitions"):
@@ -105,7 +105,7 @@ class SetConfigsRecord(Record, frozen=True, kw_only=True, tag="set_configs"):
 
 
 class SetSchemaRecord(Record, frozen=True, kw_only=True, tag="set_schema"):
-    """A version of a topic's schema.  Void unless it is the next one.  Level 4."""
+    """A version of a topic's schema.  Void unless it is the next one."""
 
     topic_id: Text
     version: Long
@@ -170,9 +170,9 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     placed: tuple[Placed, ...] = ()
     """Where each of `objects` is; empty: all are in the log's own root."""
     acks: IntOrLess = ACKS_ALL
-    """`ACKS_LEADER`: one in-sync replica has the objects; readers see the records when all have them.  Level 4."""
+    """`ACKS_LEADER`: one in-sync replica has the objects; readers see the records when all have them."""
     stats: tuple[Stats, ...] = ()
-    """Statistics of the data columns of each of `slices` (segment/statistics.py); empty: none have any.  Level 4."""
+    """Statistics of the data columns of each of `slices` (segment/statistics.py); empty: none have any."""
 
 
 class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets"):
@@ -195,7 +195,7 @@ class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
     timeout_ms: Int = 0
     """Session timeout: nobody else may join so soon after a heartbeat.  0: no session, newer members may join."""
     number: Int = 0
-    """Number of a member that owns a share of the partitions (groups/member_share.py).  Level 4, as `of`."""
+    """Number of a member that owns a share of the partitions (groups/member_share.py)."""
     of: Int = 0
     """How many such members the group has; 0: the member owns all partitions."""
 
@@ -249,17 +249,14 @@ class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     """The new objects."""
     added: dict[Known, Int] = {}
     removed: dict[Known, Int] = {}
-    thinned: bool = False
-    """The new slices have fewer records than the old ones: compaction.  Written at level 3 of `metadata.version`."""
     placed: tuple[Placed, ...] = ()
     """Where each of `objects` is; empty: all are in the log's own root."""
     lost: tuple[LostOffsets, ...] = ()
-    """No broker had the objects of the old slices any more, and readers skip these offsets from here on.  Written
-    at level 4."""
+    """No broker had the objects of the old slices any more, and readers skip these offsets from here on."""
 
 
 class ListDroppedRecord(Record, frozen=True, kw_only=True, tag="list_dropped"):
-    """The objects that were dropped at or below `upload_epoch` are in a list object from here on.  Level 2.
+    """The objects that were dropped at or below `upload_epoch` are in a list object from here on.
 
     The list has the names in the state at version `upload_epoch`, or more.
     """
@@ -339,8 +336,7 @@ class ExpireProducersRecord(Record, frozen=True, kw_only=True, tag="expire_produ
 
 
 class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_broker"):
-    """A broker with an empty directory: a new one, or one that replaces the directory that it had.  Level 4, as all
-    records of brokers."""
+    """A broker with an empty directory: a new one, or one that replaces the directory that it had."""
 
     broker: Int
     directory: Text

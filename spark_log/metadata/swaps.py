@@ -57,13 +57,11 @@ def build_swap(
     index_name: str,
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
-    thinned: bool = False,
     placed: Sequence[Placed] = (),
     lost: Sequence[LostOffsets] = (),
 ) -> tuple[SwapRecord, bytes]:
     """The swap for `rewrites`, and the bytes of its index object (empty if it needs none).
 
-    thinned:    the new slices have fewer records than the old ones.
     uncounted:  slices of each object that are removed with the old entries but not in `old_slices`: their index is
                 lost.
     placed:     where each of `objects` is; empty: in the log's own root, as the index.
@@ -86,7 +84,6 @@ def build_swap(
         objects=(*objects, *index),
         added=dict(sorted((after - before).items())),
         removed=dict(sorted((before - after).items())),
-        thinned=thinned,
         placed=(*placed, *(Placed(OWN_GROUP) for _ in index)) if placed else (),
         lost=tuple(lost),
     )

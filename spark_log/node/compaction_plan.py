@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 
 from spark_log.journal.store_operations import Steps
 from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata.decide.upkeep import may_have_holes
-from spark_log.metadata.features import HOLES, METADATA_VERSION
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.dirty_part import DirtyPart, dirty_part
 from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
@@ -29,8 +27,8 @@ def find_dirty_parts(
 ) -> Steps[DirtyParts]:
     """The dirty parts of the partitions that are due for compaction, by descending dirty ratio.
 
-    Empty if older versions of pylog may still read the log.  Looks only at compacted partitions that have changed since
-    the last plan, and at those that may have become due with time.
+    Looks only at compacted partitions that have changed since the last plan, and at those that may have become due with
+    time.
 
     on_failure:  called for a partition that cannot be planned; if it returns, the others are planned.
     memory:      the results of earlier rounds of this process.
@@ -38,9 +36,6 @@ def find_dirty_parts(
     """
     memory = memory or UpkeepMemory()
     keys = [key for key in _compacted(state, now_ms, memory) if only is None or key in only]
-    if not may_have_holes(state):
-        _warn_of_level(state, keys, memory)
-        return {}
     parts = {key: state.partitions[key] for key in keys}
     resolved = yield from resolve_each(
         state, {key: part.entries for key, part in parts.items()}, on_failure, memory.aside
@@ -73,21 +68,6 @@ def group_parts(due: DirtyParts, limits: StepLimits) -> tuple[list[DirtyParts], 
             size, keys = part_bytes, part_keys
         small[-1][key] = dirty
     return large, [group for group in small if group]
-
-
-def _warn_of_level(state: State, keys: Sequence[TopicKey], memory: UpkeepMemory) -> None:
-    """Name the topics that are not compacted, once each."""
-    topics = {state.topics[topic_id].name for topic_id, _ in keys} - memory.too_old
-    memory.too_old |= topics
-    if not topics:
-        return
-    logger.warning(
-        "%s is not compacted: the log is at level %d of %s, and compaction needs level %d: run `pylog cluster upgrade`",
-        ", ".join(sorted(topics)),
-        state.levels[METADATA_VERSION],
-        METADATA_VERSION,
-        HOLES,
-    )
 
 
 def _compacted(state: State, now_ms: int, memory: UpkeepMemory) -> Iterator[TopicKey]:

@@ -184,8 +184,7 @@ def rewrite(
 
     Stretches that others have changed meanwhile, and those that cannot be written, are skipped.
     """
-    swapped, is_thinned = list[Replacement](), how.keep is not None or how.are_lost
-    total, at = sum(stretch.bytes for stretch in stretches), 0
+    swapped, total, at = list[Replacement](), sum(stretch.bytes for stretch in stretches), 0
     wanted = [part for stretch in stretches for part in _between(stretch, how.aside)]
     there = [stretch for stretch in apart(state, wanted) if _is_there(state, stretch)]
     _report_waiting(state, there, how)
@@ -201,7 +200,7 @@ def rewrite(
         yield from work.held.fetch(piece for pack in some for piece in _slices(pack))
         for pack, written in zip(some, (yield from _write_packs(work, batch.epoch, some)), strict=True):
             if batch.done and batch.is_full(context.limits, written):
-                state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned, lost=how.are_lost)
+                state, placed = yield from swap_segments(state, context, batch, lost=how.are_lost)
                 swapped += placed
                 batch = SwapBatch(batch.epoch, history)
             batch.done += written
@@ -212,7 +211,7 @@ def rewrite(
                 waiting.appendleft(rest)
         parts = yield from _set_aside(work)
         waiting.extendleft(reversed(list(packs(state, parts, context.limits))))
-    state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned, lost=how.are_lost)
+    state, placed = yield from swap_segments(state, context, batch, lost=how.are_lost)
     return state, [*swapped, *placed]
 
 

@@ -67,7 +67,7 @@ def objects_of(done: Iterable[Replacement]) -> list[DataObject]:
 
 
 def swap_segments(
-    state: State, context: Context, batch: SwapBatch, *, thinned: bool = False, lost: bool = False
+    state: State, context: Context, batch: SwapBatch, *, lost: bool = False
 ) -> Steps[tuple[State, Sequence[Replacement]]]:
     """Replace slices by new segments.  Returns the state afterwards, and the segments that were swapped in.
 
@@ -77,8 +77,7 @@ def swap_segments(
     Objects missing from replicas that must have them are copied there first.  Segments of an object that cannot be
     copied are left out, too: the next round rewrites their slices again.
 
-    thinned:  the new segments have fewer records than the slices that they replace.
-    lost:     the new segments are empty, because the slices' records are lost.
+    lost:  the new segments are empty, because the slices' records are lost.
     """
     done: Sequence[Replacement] = batch.done
     is_newest = False
@@ -103,7 +102,6 @@ def swap_segments(
             rewrites,
             objects,
             (yield from uncounted_without(state, gone)) if gone else {},
-            thinned=thinned,
             placed=placed,
             lost=given_up,
         )

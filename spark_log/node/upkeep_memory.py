@@ -157,8 +157,6 @@ class UpkeepMemory:
     """Slices that could not be read."""
     compaction_pass: Pass | None = None
     """The pass of compaction that the next round continues."""
-    too_old: set[str] = field(default_factory=set)
-    """Topics that are not compacted because of the log's level: a warning has named them."""
     _merged: dict[TopicKey, Seen] = field(default_factory=dict)
     """Partitions in which nothing can be merged."""
     _kept: dict[TopicKey, tuple[Seen, int]] = field(default_factory=dict)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from spark_log.clock import SystemClock
-from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.net.health_check import health_of
 from spark_log.net.messages import Health
 from spark_log.node.serve import serve
@@ -33,6 +32,7 @@ from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.testing.clocks import SkewedClock
+from spark_log.testing.levels import TODAY, support_level
 from spark_log.testing.quorum_process import CLUSTER, LIMIT_S, SECRET, wait_until
 
 TURN_S, PAUSE_MS = 0.005, 10
@@ -45,8 +45,7 @@ logger = logging.getLogger("spark_log")
 
 def main() -> None:
     path, skew_ms, snapshot_bytes, level, watches = sys.argv[1], *map(int, sys.argv[2:])
-    known: Any = SUPPORTED
-    known[METADATA_VERSION] = level
+    support_level(level)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     host = NodeHost(clock=SkewedClock(SystemClock(), skew_ms))
     config = read_config(path, {}, {})
@@ -91,7 +90,7 @@ class ServingNodes:
         skew_ms: Callable[[int], int] = lambda node: 0,
         for_clients: Callable[[int, str], str] = lambda node, address: address,
         snapshot_bytes: int = 0,
-        level: int = SUPPORTED[METADATA_VERSION],
+        level: int = TODAY,
         watches: bool = False,
         settings: str = "",
     ) -> None:

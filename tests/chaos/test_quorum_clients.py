@@ -19,14 +19,14 @@ from pyspark.sql.streaming import StreamingQuery
 
 import spark_log
 from spark_log.errors import InvalidRequest
-from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.features import METADATA_VERSION
+from spark_log.testing.levels import TODAY, TOMORROW, supporting
 from spark_log.testing.quorum_process import wait_until
 from spark_log.testing.serving_nodes import ServingNodes
 from spark_log.testing.tcp_proxy import TcpProxies
 from tests.chaos.riders import Copier, Producing, Rider, check_copies, check_order, values_of
 from tests.processes import free_port
 
-NEWEST = SUPPORTED[METADATA_VERSION]
 ROUNDS = int(os.environ.get("QUORUM_ROUNDS", "0"))
 CLIENTS = "clients"
 MUTE_S = 2.5
@@ -40,7 +40,7 @@ class Setting:
             folder,
             [free_port() for _ in range(6)],
             for_clients=lambda node, address: proxies.between(CLIENTS, node, address),
-            level=NEWEST - 1,
+            level=TODAY,
         )
         self.nodes.start()
         with spark_log.connect(self.nodes.url) as log:
@@ -79,7 +79,7 @@ class Setting:
 
     def update_all(self) -> None:
         """To the newest pylog, one after another.  The level is raised when all are updated, and not before."""
-        self.nodes.level = NEWEST
+        self.nodes.level = TOMORROW
         for node in self.nodes.addresses:
             assert not self._raises_level()
             self._restart(node)
@@ -88,7 +88,7 @@ class Setting:
     def _raises_level(self) -> bool:
         with spark_log.connect(self.nodes.url) as log:
             try:
-                log.admin.update_features({METADATA_VERSION: NEWEST})
+                log.admin.update_features({METADATA_VERSION: TOMORROW})
             except InvalidRequest:
                 return False
         return True
@@ -98,10 +98,10 @@ class Setting:
         leader = self.nodes.leader()
         node = next(node for node in self.nodes.addresses if node != leader)
         self.nodes.kill(node)
-        self.nodes.level = NEWEST - 1
+        self.nodes.level = TODAY
         with suppress(EOFError):
             self.nodes.start(node)
-        assert self.nodes.wait(node) and f"this pylog supports up to {NEWEST - 1}" in self.nodes.log(node)
+        assert self.nodes.wait(node) and f"this pylog supports up to {TODAY}" in self.nodes.log(node)
 
     def restart_all(self) -> None:
         for node in self.nodes.addresses:
@@ -148,7 +148,7 @@ class Setting:
 
 @pytest.fixture
 def setting(tmp_path: Path) -> Iterator[Setting]:
-    with TcpProxies() as proxies:
+    with TcpProxies() as proxies, supporting(TOMORROW):  # clients are updated before the nodes
         setting = Setting(tmp_path, proxies)
         try:
             yield setting

@@ -22,9 +22,9 @@ from spark_log.net.address import this_host
 from spark_log.node.maintain import Maintainer
 from spark_log.store.local import LocalStore
 from spark_log.testing.clocks import SkewedClock
+from spark_log.testing.levels import TOMORROW, supporting
 from spark_log.testing.stores import ClockedStore
 from tests.cli.commands import Pylog
-from tests.levels import begin_at_level_1
 from tests.services import Services
 
 YEAR_MS = 365 * 86_400_000
@@ -244,14 +244,16 @@ def test_a_log_is_raised_to_the_newest_level(tmp_path: Path) -> None:
     """Once, and not without a confirmation: an older pylog cannot open it afterwards."""
     pylog = Pylog(tmp_path / "log")
     with connect(pylog.url) as log:
-        begin_at_level_1(log)
-    assert "give --yes to do it" in pylog.run("cluster", "upgrade").stderr
-    newest = SUPPORTED[METADATA_VERSION]
-    assert f"would raise metadata.version from 1 to {newest}" in pylog.run("cluster", "upgrade", "--dry-run").stderr
-    assert pylog.json("cluster", "info")["metadata_level"] == 1
-    assert pylog.json("cluster", "upgrade", "--yes") == {"level": newest}
-    assert pylog.json("cluster", "info")["metadata_level"] == newest
-    assert "nothing to raise" in pylog.run("cluster", "upgrade").stdout
+        log.create_topic(NewTopic("t", 1))
+    with supporting(TOMORROW):
+        assert "give --yes to do it" in pylog.run("cluster", "upgrade").stderr
+        would = f"would raise metadata.version from 1 to {TOMORROW}"
+        assert would in pylog.run("cluster", "upgrade", "--dry-run").stderr
+        assert pylog.json("cluster", "info")["metadata_level"] == 1
+        assert pylog.json("cluster", "upgrade", "--yes") == {"level": TOMORROW}
+        assert pylog.json("cluster", "info")["metadata_level"] == TOMORROW
+        assert "nothing to raise" in pylog.run("cluster", "upgrade").stdout
+    assert f"the log is at level {TOMORROW} of metadata.version" in pylog.refused("topic", "list")
 
 
 def test_a_new_log_needs_no_upgrade(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from spark_log.node.verify import verify
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
 from tests.conftest import Bucket
-from tests.levels import begin_at_level_1
 from tests.services import Services
 from tests.thinning import merge_all, seal_all
 
@@ -419,16 +418,6 @@ def test_unknown_topics_and_positions(tmp_path: Path) -> None:
         log.admin.erase_records("order", [b"a"])
     with pytest.raises(InvalidRequest, match="before"):
         log.admin.erase_records("orders", [b"a"], "yesterday")
-
-
-def test_a_log_that_older_pylogs_read_is_refused(tmp_path: Path) -> None:
-    """They do not know holes.  A dry run works."""
-    log = begin_at_level_1(new_log(tmp_path))
-    log.create_topic(spark_log.NewTopic("t", 1, CONFIGS))
-    append(log, "t", [b"a"])
-    assert log.admin.erase_records("t", [b"a"], dry_run=True).records == 1
-    with pytest.raises(InvalidRequest, match="pylog cluster upgrade"):
-        log.admin.erase_records("t", [b"a"])
 
 
 def test_a_damaged_slice_is_a_problem_of_the_report(tmp_path: Path) -> None:

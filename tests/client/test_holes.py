@@ -14,7 +14,6 @@ from hypothesis import given, settings
 
 import spark_log
 from spark_log.client.administering.lag import lags_of
-from spark_log.metadata.features import HOLES, METADATA_VERSION
 from spark_log.metadata.records import Piece
 from spark_log.model import TopicPartition
 from spark_log.node.verify import verify
@@ -23,7 +22,6 @@ from spark_log.segment.compression import Compression
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.stores import MeteredStore
 from tests.client.logs import log_on, new_log
-from tests.levels import begin_at_level_1
 from tests.thinning import merge_all, seal_all, thin
 
 P0 = TopicPartition("t", 0)
@@ -192,18 +190,6 @@ def test_a_partition_without_records_has_its_offsets(tmp_path: Path) -> None:
     model.merge()
     check_reads(model)
     check_consumers(model)
-
-
-def test_holes_need_a_level() -> None:
-    """An older pylog would not read such runs, so no swap removes records before the level of the log is raised."""
-    log = begin_at_level_1(log_on(MemoryStore(uuid.uuid4().hex)))
-    log.create_topic(spark_log.NewTopic("t", 1))
-    log.append("t", [{"value": b"x"}, {"value": b"y"}])
-    assert not thin(log, "t", lambda offset: offset == 0)
-    assert log.read("t").num_rows == 2
-    log.admin.update_features({METADATA_VERSION: HOLES})
-    assert thin(log, "t", lambda offset: offset == 0)
-    assert log.read("t").num_rows == 1
 
 
 def test_positions_pass_holes(tmp_path: Path) -> None:

@@ -29,8 +29,6 @@ from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.node.verify import verify
 from spark_log.store.open import open_store
 from spark_log.testing.stores import ControlledStore
-from tests.levels import begin_at_level_1
-from tests.logged import logged
 from tests.node.logs import HOUR_MS, pass_the_fence, tracebacks, upkeep
 
 COMPACT = {"cleanup.policy": "compact", "segment.ms": str(HOUR_MS), "min.cleanable.dirty.ratio": "0"}
@@ -255,19 +253,6 @@ def test_small_partitions_share_an_object_before_and_after(tmp_path: Path) -> No
     assert [records(log, number) for number in numbers] == [[Record(1, b"k", b"2")]] * 5
     assert len({read.slice.object for read in log.plan("t")}) == 1
     assert verify(log, deep=True) == []
-
-
-def test_a_log_that_older_pylogs_read_is_not_compacted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Holes are of a higher level of the log; a warning says once how to raise it."""
-    log = begin_at_level_1(connect(str(tmp_path), durability="os"))
-    log.admin.create_topics([NewTopic("t", 1, COMPACT)])
-    append(log, [("a", "1"), ("a", "2")])
-    maintainer = Maintainer(log)
-    assert [maintainer.round().cleaned_partitions for _ in range(3)] == [0, 0, 0]
-    assert [one.offset for one in records(log)] == [0, 1]
-    (warning,) = logged(caplog, "t is not compacted")
-    assert "the log is at level 1 of metadata.version" in warning
-    assert "pylog cluster upgrade" in warning
 
 
 # --------------------------------------------------------------------------------------------- in steps, round by round

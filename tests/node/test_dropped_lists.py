@@ -21,14 +21,12 @@ from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata.accepted_loss import renew
 from spark_log.metadata.checkpoint_format import state_json
 from spark_log.metadata.decide.topics import decide_set_configs
-from spark_log.metadata.features import DROPPED_LISTS, METADATA_VERSION
 from spark_log.node.maintain import Maintainer, collect_garbage, find_garbage, maintain_once
 from spark_log.node.verify import verify
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
-from tests.levels import begin_at_level_1
 from tests.node.logs import HOUR_MS, append_small, new_log, pass_the_fence, upkeep
 
 DAY_MS = 24 * HOUR_MS
@@ -151,18 +149,6 @@ def test_while_a_list_cannot_be_read_nothing_is_deleted(
     assert log.read("t").num_rows == 42 and verify(log, deep=True) == []
 
 
-def test_a_log_of_level_1_keeps_the_names_until_it_is_raised(store: ObjectStore, clock: ManualClock) -> None:
-    log = begin_at_level_1(open_log(store, clock))
-    log.create_topic(NewTopic("t", 1, {"retention.ms": "-1"}))
-    append_small(log, 5)
-    assert maintain_once(log).waiting == 5
-    assert len(log.journal.refresh().dropped) == 5 and not lists(store)
-    assert log.admin.update_features({METADATA_VERSION: DROPPED_LISTS}) == {"metadata.version": 1}
-    assert maintain_once(log).waiting == 5
-    state = log.journal.refresh()
-    assert not state.dropped and list(state.dropped_lists) == lists(store)
-
-
 class Interrupted(Wrapper):
     """Calls `then` once, after the put of a list."""
 
@@ -202,7 +188,6 @@ from dataclasses import replace
 from spark_log import Log
 from spark_log.journal.journal import Journal
 from spark_log.journal.upkeep_limits import LIMITS
-from spark_log.metadata.features import DROPPED_LISTS, METADATA_VERSION
 from spark_log.node.maintain import maintain_once
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper

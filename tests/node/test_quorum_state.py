@@ -120,7 +120,7 @@ def test_a_level_of_a_newer_pylog_ends_a_node() -> None:
     record = FeatureLevelRecord(name="metadata.version", level=99)
     before = node.state.final
     with pytest.raises(
-        UnsupportedVersion, match="level 99 of metadata.version, this pylog supports up to 4 .*: update pylog"
+        UnsupportedVersion, match="level 99 of metadata.version, this pylog supports up to 1 .*: update pylog"
     ):
         node.state.apply(7, encode_batch(Batch(id="b", time=1, epoch=0, records=(record,))))
     assert node.state.final is before

@@ -36,7 +36,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.accepted_loss import RAISED, VERSIONS, replay_after_loss
 from spark_log.metadata.decide.coordinators import decide_take_over
 from spark_log.metadata.decide.topics import decide_set_configs
-from spark_log.metadata.features import SUPPORTED
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Leadership, State
 from spark_log.model import OffsetAndMetadata, TopicPartition
@@ -45,8 +45,8 @@ from spark_log.node.repair import RepairReport, repair
 from spark_log.node.verify import verify
 from spark_log.store.base import Chunks, ObjectStore
 from spark_log.store.local import LocalStore
+from spark_log.testing.levels import TOMORROW, supporting
 from spark_log.testing.stores import Faults, FaultyStore, Wrapper
-from tests.levels import begin_at_level_1
 from tests.node.logs import pass_the_fence, slices, upkeep
 
 P0 = TopicPartition("t", 0)
@@ -442,16 +442,17 @@ class Late(Wrapper):
 def test_a_lost_version_may_have_raised_the_level(tmp_path: Path) -> None:
     """So the log continues at the newest: an older pylog could not read what was written at the lost level."""
     store = LocalStore(str(tmp_path / "log"), durability="os")
-    log = begin_at_level_1(open_log(store))
-    log.create_topic(spark_log.NewTopic("t", 1))
-    log.admin.update_features(SUPPORTED)
-    raised = log.journal.refresh().version
-    log.append("t", [{"value": b"x"}])
-    log.close()
-    store.delete([log_key(raised)])
-    accept(store)
     log = open_log(store)
-    assert log.journal.refresh().levels == SUPPORTED and values(log) == [b"x"]
+    log.create_topic(spark_log.NewTopic("t", 1))
+    with supporting(TOMORROW):
+        log.admin.update_features(SUPPORTED)
+        raised = log.journal.refresh().version
+        log.append("t", [{"value": b"x"}])
+        log.close()
+        store.delete([log_key(raised)])
+        accept(store)
+        log = open_log(store)
+        assert log.journal.refresh().levels == {METADATA_VERSION: TOMORROW} and values(log) == [b"x"]
 
 
 def test_a_coordinator_that_was_fenced_changes_nothing() -> None:

@@ -18,7 +18,6 @@ from pyspark_pylog.sink.write_columns import BYTES, BatchPiece, check_type, with
 from spark_log.client.producing.topic_rules import TopicSpec
 from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide.schemas import check_typed_level
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.schemas import schema_of
 from spark_log.schema.arrow_types import all_nullable
@@ -97,7 +96,6 @@ def _schema(
         raise _no_schema(frame, topic, columns, names, "alter")
     data = data_columns(columns, names)
     first = as_schema(pa.schema([pa.field(one.name, all_nullable(one.type)) for one in data]))
-    check_typed_level(state)
     check_column_configs(topic, found.configs, first)
     return TopicSchema(FIRST, to_json(first)), True
 

@@ -247,7 +247,6 @@ class Admin:
         Raises UnknownTopicOrPartition; InvalidRequest if `keys` is empty or contains a null; OffsetOutOfRange if
         `before` is an offset outside a partition; ConcurrentChange if other processes keep rewriting the same records;
         RequestTimedOut if, after a minute, records written earlier with acks=0 or 1 are not on all in-sync replicas.
-        Except for a dry run, also raises InvalidRequest if the log's level (`metadata.version`) is below 3.
         """
         return erase_records(self._journal, topic, keys, before, dry_run=dry_run, progress=progress)
 
@@ -518,7 +517,7 @@ class Admin:
         return found or max(0, before - self._journal.state.time)  # 0 if it was sent again, as its answer was lost
 
     def update_features(self, levels: Mapping[str, int]) -> dict[str, int]:
-        """Raise features of the log to new levels, such as `{"metadata.version": 3}`.  Returns the previous levels.
+        """Raise features of the log to new levels, such as `{"metadata.version": 1}`.  Returns the previous levels.
 
         A pylog that does not support a new level cannot open the log any more, and a level can never be lowered.  A new
         log begins at the highest levels of the pylog that creates it.

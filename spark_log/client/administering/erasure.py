@@ -19,7 +19,6 @@ from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.commands import MarkErased
 from spark_log.metadata.decide.topics import topic_named
-from spark_log.metadata.decide.upkeep import may_have_holes
 from spark_log.metadata.erasures import Root, roots_of
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active
@@ -104,11 +103,6 @@ def erase_records(
     """
     began = state = journal.refresh()
     topic_id, _ = topic_named(state, topic)
-    if not dry_run and not may_have_holes(state):
-        raise InvalidRequest(
-            f"erasing from {topic}: the log is at a level of metadata.version that allows no holes: update every pylog "
-            "that uses it, and then run `pylog cluster upgrade`"
-        )
     wanted = KeySet(_key_array(keys), journal.context.rng)
     position = parse_position(before, "before")
     if not dry_run:

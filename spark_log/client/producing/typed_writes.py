@@ -10,7 +10,6 @@ import pyarrow as pa
 from spark_log.client.producing.topic_rules import TopicSpec, topic_spec
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide.schemas import check_typed_level
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.schema.arrow_types import nullable
 from spark_log.schema.column_configs import check_column_configs
@@ -39,7 +38,6 @@ def spec_for(
         if given is not None and ("value" not in given.names or names.value is not None):
             columns = nullable(as_schema(data_columns(given, names)))
             state = journal.refresh()  # another process may have set it long ago
-            check_typed_level(state)
             check_column_configs(topic, topic_named(state, topic)[1].configs, columns)
             spec = topic_spec(state, topic, TopicSchema(1, to_json(columns)))
     if spec.schema is None and names != DEFAULT_NAMES:

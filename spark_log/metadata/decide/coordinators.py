@@ -5,7 +5,6 @@ from __future__ import annotations
 from spark_log.errors import ConcurrentChange, InvalidRequest, LogMoved, NotCoordinator
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import Leadership, State
 
@@ -52,7 +51,7 @@ def check_is_here(held: Leadership) -> None:
 
 
 def check_can_move(state: State, url: str) -> None:
-    """Raises InvalidRequest for a log with a coordinator, of an older level, or with brokers if its objects move."""
+    """Raises InvalidRequest for a log with a coordinator, or with brokers if its objects move."""
     if held := state.coordinator.address:
         raise InvalidRequest(
             f"the coordinator at {held} has the log: stop it, move the log, and start it with the new URL; if it crashed, "
@@ -62,11 +61,6 @@ def check_can_move(state: State, url: str) -> None:
         raise InvalidRequest(
             "a log with brokers cannot be moved: move its partitions to broker 0 by `pylog topic alter TOPIC "
             "--replication-factor 1`, remove the brokers, and add them again afterwards"
-        )
-    if (level := state.levels[METADATA_VERSION]) < REPLICAS:
-        raise InvalidRequest(
-            f"the log is at level {level} of {METADATA_VERSION}, and a log that is moved needs level {REPLICAS}: when no "
-            "older pylog uses it any more, run `pylog cluster upgrade`"
         )
 
 

@@ -15,7 +15,6 @@ from spark_log.groups.messages import Code
 from spark_log.groups.offset_deletion import METADATA_BYTES_MAX, check_metadata
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.replay_groups import next_generation, partition_counts
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.positions import OFFSET_MAX, format_timestamp_ms
@@ -115,17 +114,11 @@ def check_group_free(state: State, group: str, now_ms: int, token: str = "", wan
             )
 
 
-def check_share(state: State, share: Share, timeout_ms: int) -> None:
-    """Raises InvalidRequest for a share that does not exist, has no session, or is in a log that older pylogs use."""
+def check_share(share: Share, timeout_ms: int) -> None:
+    """Raises InvalidRequest for a share that does not exist, or has no session."""
     if not share.is_valid or timeout_ms <= 0:
         raise InvalidRequest(
             f"{share} is not a share of a group: expected 0 to {MEMBERS_MAX - 1} of at most {MEMBERS_MAX}, and a session"
-        )
-    level = state.levels[METADATA_VERSION]
-    if level < REPLICAS:
-        raise InvalidRequest(
-            f"the log is at level {level} of {METADATA_VERSION}, and queries that share a group by number need level "
-            f"{REPLICAS}: when no older pylog uses the log any more, run `pylog cluster upgrade`"
         )
 
 

@@ -16,7 +16,6 @@ from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.replicas import (
     check_can_lead,
-    check_level,
     check_min_insync,
     check_replica_list,
     fewest_synchronous,
@@ -64,7 +63,6 @@ def decide_reassign(
     if keeps_moves:
         cancelled = {(one.topic_id, one.partition) for one in wanted if one.replicas is None}
         check_not_moving(state, {(one.topic_id, one.partition) for one in changed} - cancelled)
-    check_level(state)
     return Decision((r.ReassignRecord(partitions=tuple(changed)),), len(changed))
 
 

@@ -21,7 +21,6 @@ from spark_log.metadata import records as r
 from spark_log.metadata.copy_retention import keeps_newest
 from spark_log.metadata.decide.copy_retention import check_keep
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.placement import place, synchronous_brokers, topic_shift, usable_brokers
 from spark_log.metadata.reassignments import is_moving, may_be_in
 from spark_log.metadata.replay import replay_records
@@ -81,7 +80,6 @@ def decide_replicas(
         lists = _placed(state, topic_id, first, total, factor)
     if all(one == (OWN_BROKER,) for one in lists):
         return ()
-    check_level(state)
     for one in lists:
         check_can_lead(state, name, one)
     return tuple(lists)
@@ -396,7 +394,6 @@ def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: b
 
     Raises InvalidRequest for an invalid id, a root that another broker has, or a directory with last copies.
     """
-    check_level(state)
     known = state.brokers.get(record.broker)
     if known is not None and known.directory == record.directory:
         return Decision((), None)
@@ -532,13 +529,11 @@ def decide_elect(state: State, number: int, leader: int, *, unclean: bool) -> De
 
 def decide_if_changed(state: State, record: r.AnyRecord) -> Decision[bool]:
     """Write a record unless it is void.  The reply is whether it was written."""
-    check_level(state)
     return Decision((record,), True) if replay_records(state, [record]) is not state else Decision((), False)
 
 
 def decide_pending_copies(state: State, copies: Sequence[r.Copy], late: Sequence[tuple[str, int]]) -> Decision[bool]:
     """Write copies of objects of pending commits, and which in-sync replicas did not get theirs in time."""
-    check_level(state)
     pending = {name for one in state.pending for name in one.objects}
     some = tuple(copy for copy in copies if copy.object in pending)
     records = (r.HeldRecord(copies=some), r.LagRecord(lacking=tuple(late)))
@@ -559,16 +554,6 @@ def _registered(state: State, broker: int) -> int:
     if known is None:
         raise BrokerNotAvailable(f"broker {broker} is not registered: `pylog broker list` shows those that are")
     return known.epoch
-
-
-def check_level(state: State) -> None:
-    """Raises InvalidRequest for a log that older pylogs use."""
-    level = state.levels[METADATA_VERSION]
-    if level < REPLICAS:
-        raise InvalidRequest(
-            f"the log is at level {level} of {METADATA_VERSION}, and brokers need level {REPLICAS}: when no older pylog "
-            "uses the log any more, run `pylog cluster upgrade`"
-        )
 
 
 def _ids(brokers: Sequence[int] | set[int] | Mapping[int, object]) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_log.errors import InvalidRecord, InvalidRequest
+from spark_log.errors import InvalidRecord
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.schemas import BYTES, schema_of, schemas_of
 from spark_log.metadata.state import State
 from spark_log.schema.column_configs import check_column_configs
@@ -29,7 +28,6 @@ def decide_set_schema(state: State, name: str, topic_id: str, text: str) -> Deci
         check_evolution(name, known.columns, wanted)
     elif topic_id in state.topics:
         check_column_configs(name, state.topics[topic_id].configs, wanted)
-    check_typed_level(state)
     version = 1 if known is None else known.version + 1
     return Decision((r.SetSchemaRecord(topic_id=topic_id, version=version, schema=to_json(wanted)),), version)
 
@@ -50,16 +48,6 @@ def first_schema_records(state: State, wanted: Mapping[str, str]) -> tuple[r.Any
                 "rows again, by that schema"
             )
     return tuple(records)
-
-
-def check_typed_level(state: State) -> None:
-    """Raises InvalidRequest for a log that older pylogs use."""
-    level = state.levels[METADATA_VERSION]
-    if level < REPLICAS:
-        raise InvalidRequest(
-            f"the log is at level {level} of {METADATA_VERSION}, and a schema needs level {REPLICAS}: when no older pylog "
-            "uses the log any more, run `pylog cluster upgrade`"
-        )
 
 
 def check_versions(state: State, topic_ids: Sequence[str], versions: Mapping[str, int]) -> None:

@@ -18,7 +18,6 @@ from spark_log.errors import (
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.replicas import check_min_insync, decide_replicas, fewest_synchronous
-from spark_log.metadata.decide.schemas import check_typed_level
 from spark_log.metadata.projection import Projected
 from spark_log.metadata.replicas import group_at, group_number, group_numbers
 from spark_log.metadata.schemas import schema_of
@@ -116,7 +115,6 @@ def decide_create_topic(
     lists = decide_replicas(state, name, topic_id, 0, partitions, replication_factor, replicas)
     check_min_insync(name, int(topic_config(values, "min.insync.replicas")), fewest_synchronous(state, lists))
     if schema:
-        check_typed_level(state)
         columns = as_schema(schema)
         check_column_configs(name, values, columns)
         schema = to_json(columns)

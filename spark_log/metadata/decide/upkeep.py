@@ -14,7 +14,7 @@ from spark_log.errors import (
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.replicas import gives_up_indexes, has_copies, without_places
-from spark_log.metadata.features import DROPPED_LISTS, HOLES, METADATA_VERSION, SUPPORTED
+from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.replay import known_objects, replay_records
 from spark_log.metadata.replicas import are_gone
 from spark_log.metadata.shared_groups import expired_positions, members_in_force
@@ -64,10 +64,10 @@ def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Dec
 
 
 def bootstrap_records(state: State) -> tuple[r.AnyRecord, ...]:
-    """The first records of a new log: it begins at the highest levels.  Of other logs, nothing."""
+    """The first records of a new log: it begins at the highest levels.  Other logs get none."""
     if state.version:
         return ()
-    return tuple(r.FeatureLevelRecord(name=name, level=level) for name, level in SUPPORTED.items())
+    return tuple(r.FeatureLevelRecord(name=name, level=level) for name, level in SUPPORTED.items() if level > 1)
 
 
 def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
@@ -130,19 +130,13 @@ def _expired_alone(group: GroupState, usual: int, limit: int) -> Iterator[TopicK
         yield from (key for key, position in group.offsets.items() if position.time <= limit)
 
 
-def may_have_holes(state: State) -> bool:
-    """Whether the log is at a level at which compaction may leave offsets without a record."""
-    return state.levels[METADATA_VERSION] >= HOLES
-
-
 def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
-    """Write a prepared swap.  The reply is False, and nothing is written, if it would be void, removes records from a
-    log that older pylogs read, leaves fewer copies than there were, or gives up records of which a broker has a copy.
+    """Write a prepared swap.  The reply is False, and nothing is written, if it would be void, leaves fewer copies than
+    there were, or gives up records of which a broker has a copy.
 
     Raises InvalidRequest if a new object is not where the replicas of its partitions are.
     """
     fits = bool(swap.changes) and swap.upload_epoch > state.fence and not known_objects(state, swap.objects)
-    fits = fits and (not swap.thinned or may_have_holes(state))
     fits = fits and all(
         (part := state.partitions.get((c.topic_id, c.partition))) is not None and part.edition == c.edition
         for c in swap.changes
@@ -157,16 +151,10 @@ def _may_give_up(state: State, swap: r.SwapRecord) -> bool:
     return gives_up_indexes(state, swap) or are_gone(state, swap.removed)
 
 
-def may_list_dropped(state: State) -> bool:
-    """Whether the log is at a level at which names of dropped objects may be in list objects."""
-    return state.levels[METADATA_VERSION] >= DROPPED_LISTS
-
-
 def decide_list_dropped(state: State, listed: r.ListDroppedRecord) -> Decision[bool]:
     """Move names of dropped objects to a list that was written.  The reply is False, and nothing is written, if the
     record would be void: another process has listed them, or the fence has passed them."""
-    fits = may_list_dropped(state) and replay_records(state, [listed]) is not state
-    return Decision((listed,), True) if fits else Decision((), False)
+    return Decision((listed,), True) if replay_records(state, [listed]) is not state else Decision((), False)
 
 
 def decide_erased(state: State, record: r.ErasedRecord | r.WipedRecord) -> Decision[bool]:
@@ -175,12 +163,11 @@ def decide_erased(state: State, record: r.ErasedRecord | r.WipedRecord) -> Decis
 
 
 def decide_cleaned(state: State, partitions: Iterable[r.Cleaned]) -> Decision[bool]:
-    """Move cleaner points.  The reply is False, and nothing is written, if none would move, or in a log that older
-    pylogs read."""
+    """Move cleaner points.  The reply is False, and nothing is written, if none would move."""
     record = r.CleanedRecord(
         partitions=tuple(one for one in partitions if replay_records(state, [_cleaned(one)]) is not state)
     )
-    return Decision((record,), True) if record.partitions and may_have_holes(state) else Decision((), False)
+    return Decision((record,), True) if record.partitions else Decision((), False)
 
 
 def _cleaned(one: r.Cleaned) -> r.CleanedRecord:

@@ -28,7 +28,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.metadata.commands import Append, SetConfigs
 from spark_log.metadata.decide.coordinators import check_is_here, moved_error, moved_to, moving_to
-from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.features import METADATA_VERSION
 from spark_log.metadata.restores import with_restore
 from spark_log.metadata.state import State
 from spark_log.node.log_move import cancel_move
@@ -39,6 +39,7 @@ from spark_log.quorum_node.disk import Disk
 from spark_log.testing.coordinator_sim.nodes import Directory, SimulatedNode
 from spark_log.testing.coordinator_sim.setting import WAIT_MS, QuorumOracle, QuorumSimulation
 from spark_log.testing.coordinator_sim.world import CLUSTER
+from spark_log.testing.levels import TOMORROW
 from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, blocking
 from spark_log.testing.sim.oracle import Oracle, unlinked
 from spark_log.testing.sim.setting import UPGRADE, Simulation, driven
@@ -133,7 +134,7 @@ class AdoptionSimulation(QuorumSimulation):
 
     def _start(self, interval: int, partitions: int) -> None:
         world = self.world
-        world.level = SUPPORTED[METADATA_VERSION]
+        world.level = TOMORROW
         self.context = Context(world, self.rng, coordinator_wait_ms=WAIT_MS, limits=self.constants.limits)
         self._connect()
         world.prepare = self._prepare
@@ -419,7 +420,7 @@ def adopter(sim: AdoptionSimulation, number: int) -> Steps[None]:
 def _adopt(sim: AdoptionSimulation, node: SimulatedNode, process: SimulatedProcess) -> None:
     journal = sim.journal(process)
     held = journal.state.coordinator
-    if journal.state.levels[METADATA_VERSION] < SUPPORTED[METADATA_VERSION]:
+    if journal.state.levels[METADATA_VERSION] < TOMORROW:
         journal.propose(UPGRADE)
     if held.address == STANDBY and sim.rng.random() < 0.3:
         journal.release(held.epoch + 1)

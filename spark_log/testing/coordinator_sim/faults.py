@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.voter_clocks import SILENT_MS
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
 from spark_log.testing.coordinator_sim.world import QuorumWorld
+from spark_log.testing.levels import TOMORROW
 from spark_log.testing.sim.world import WRONG_CLOCK_MS
 
 SKEW_MS = 500
@@ -181,7 +181,7 @@ class Faults:
 
     def _update(self) -> None:
         """A node gets the newest pylog."""
-        node, newest = self._any(), SUPPORTED[METADATA_VERSION]
+        node, newest = self._any(), TOMORROW
         if node.runs and not node.is_stopped and node.level < newest:
             node.level = newest
             node.crash()

@@ -14,7 +14,6 @@ from aiohttp import web
 
 from spark_log.errors import ConcurrentChange, StorageUnavailable
 from spark_log.groups.group import GroupConfig
-from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.head_first import HeadFirst
@@ -31,6 +30,7 @@ from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
+from spark_log.testing.levels import TOMORROW
 from spark_log.testing.sim.world import Actor
 from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
 
@@ -238,9 +238,7 @@ class SimulatedNode:
         write_format(self.files, self.meta, voters)
         self.skew_ms = 0
         self.ahead_ms = world.rng.randrange(100_000)
-        self.level = (
-            world.rng.choice([world.level, SUPPORTED[METADATA_VERSION]]) if voters else SUPPORTED[METADATA_VERSION]
-        )
+        self.level = world.rng.choice([world.level, TOMORROW]) if voters else TOMORROW
         """The newest level of the log that its pylog knows."""
         self.is_slow = False
         """Its disk takes long for everything."""

@@ -19,6 +19,7 @@ from spark_log.testing.coordinator_sim.mutations import MUTATIONS
 from spark_log.testing.coordinator_sim.probes import PROBES
 from spark_log.testing.coordinator_sim.setting import QuorumSimulation
 from spark_log.testing.coordinator_sim.tasks import task
+from spark_log.testing.levels import TOMORROW, supporting
 from spark_log.testing.mutation import Patch, mutated, patched
 from spark_log.testing.sim.blocking import SIMULATED
 from spark_log.testing.sim.lost_metadata import lose_metadata
@@ -47,7 +48,7 @@ logger = logging.getLogger("spark_log")
 
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
-    with _quiet() as errors:
+    with _quiet() as errors, supporting(TOMORROW):
         kind = AdoptionSimulation if seed % 10 == ADOPTED_IN else QuorumSimulation
         sim = kind(seed, transcript=transcript)
         patches = (

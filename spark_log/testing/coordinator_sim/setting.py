@@ -25,6 +25,7 @@ from spark_log.testing.coordinator_sim.network import Network
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
 from spark_log.testing.coordinator_sim.storage import SimulatedStorage
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
+from spark_log.testing.levels import TODAY
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS
 from spark_log.testing.sim.content import PlainCodec
 from spark_log.testing.sim.oracle import Oracle
@@ -177,7 +178,8 @@ class QuorumSimulation(Simulation):
 
     def bootstrap_records(self, state: State) -> tuple[r.AnyRecord, ...]:
         """The records of a log that an earlier pylog began, maybe."""
-        return () if state.version else (r.FeatureLevelRecord(name=METADATA_VERSION, level=self.world.level),)
+        begins_higher = not state.version and self.world.level > TODAY
+        return (r.FeatureLevelRecord(name=METADATA_VERSION, level=self.world.level),) if begins_higher else ()
 
     def _first(self, interval: int, partitions: int) -> Steps[None]:
         configs: dict[str, str | None] = {

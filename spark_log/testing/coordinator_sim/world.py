@@ -8,10 +8,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 from spark_log.journal.store_operations import LinkOp
-from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
 from spark_log.net.messages import MemberRequest
 from spark_log.quorum_node.node_config import TIMES
+from spark_log.testing.levels import TOMORROW
 from spark_log.testing.sim.world import Actor, FaultRates, Watcher, World
 from spark_log.testing.verdict import Violation
 
@@ -47,7 +47,7 @@ class QuorumWorld(World):
         """How often a disk or a message takes long."""
         self.loss, self.doubling = rng.choice([0.0, 0.01, 0.05]), rng.choice([0.0, 0.05])
         """How often messages between nodes are lost or doubled."""
-        self.level = SUPPORTED[METADATA_VERSION] - rng.choice([0, 0, 1])
+        self.level = TOMORROW - rng.choice([0, 0, 1])
         """At which the log begins.  If it is not the newest one, some nodes do not know more until they are updated."""
         self.nodes: dict[int, Any] = {}
         """`SimulatedNode`s."""

@@ -11,7 +11,6 @@ from spark_log.journal.context import Proposal
 from spark_log.journal.opening import View
 from spark_log.journal.store_operations import Decide, Sleep, Steps
 from spark_log.metadata.commands import MarkCleaned
-from spark_log.metadata.decide.upkeep import may_have_holes
 from spark_log.metadata.records import Cleaned
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
@@ -52,7 +51,7 @@ def _clean(sim: Simulation, view: View) -> Steps[None]:
     if isinstance(sim.codec, SegmentCodec) and sim.rng.random() < 0.7:
         _, tally = yield from sim.decided(view, compaction_rounds.compact(view.state, sim.context, io.BytesIO))
         sim.oracle.seen["cleaned by the product"] += tally.partitions
-    elif keys and may_have_holes(view.state):
+    elif keys:
         yield from sim.decided(view, _pass(sim, view.state, sim.rng.choice(keys)))
 
 
@@ -105,7 +104,7 @@ def _rewrite(
         if len(new) < len(old):
             epoch = state.version
             made = yield from written(sim, epoch, key, some, new)
-            state, done = yield from swap_segments(state, sim.context, SwapBatch(epoch, history, [made]), thinned=True)
+            state, done = yield from swap_segments(state, sim.context, SwapBatch(epoch, history, [made]))
             if not done:
                 return False
             sim.oracle.seen["thinned"] += 1

@@ -23,10 +23,8 @@ from spark_log.testing.mutation import Mutation, Patch
 from spark_log.testing.sim import compaction
 
 
-def _swapped_blindly(
-    state: State, context: Context, batch: SwapBatch, *, thinned: bool = False
-) -> Steps[tuple[State, Sequence[Replacement]]]:
-    state, _ = yield from swap_segments(state, context, batch, thinned=thinned)
+def _swapped_blindly(state: State, context: Context, batch: SwapBatch) -> Steps[tuple[State, Sequence[Replacement]]]:
+    state, _ = yield from swap_segments(state, context, batch)
     return state, batch.done
 
 

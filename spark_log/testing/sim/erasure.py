@@ -8,7 +8,6 @@ from spark_log.errors import ConcurrentChange
 from spark_log.journal.object_names import DATA
 from spark_log.journal.opening import View
 from spark_log.journal.store_operations import Sleep, Steps
-from spark_log.metadata.decide.upkeep import may_have_holes
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.node import erasing
@@ -29,8 +28,6 @@ def eraser(sim: Simulation) -> Steps[None]:
         yield Sleep(sim.rng.choice((100, 1000, 3000)))
         begun = sim.oracle.erased.open()
         view = yield from sim.load()  # after that: an erasure's view has the records that it is to remove
-        if not may_have_holes(view.state):
-            continue
         waiting = [one for one in begun if _is_there(view.state, one.topic_id)]
         if waiting and sim.rng.random() < 0.8:
             yield from _erase(sim, view, sim.rng.choice(waiting))

@@ -8,6 +8,7 @@ from functools import partial
 from spark_log.client.consuming import membership
 from spark_log.groups.member_id import MemberOrigin
 from spark_log.journal.store_operations import Steps
+from spark_log.testing.levels import TOMORROW, supporting
 from spark_log.testing.mutation import Patch, mutated, patched
 from spark_log.testing.sim import clients
 from spark_log.testing.sim.compaction import cleaner, tailer
@@ -64,11 +65,12 @@ SAME_ORIGIN = Patch(membership, "MemberOrigin", lambda *_: ORIGIN)
 
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
-    sim = Simulation(seed, transcript=transcript)
-    patches = (*sim.constants.patches(), *sim.memoized.patches(), *MIRROR_PATCHES, SAME_ORIGIN)
-    with patched(patches), mutated(MUTATIONS, mutation):
-        violation = violation_of(partial(_simulate, sim, seed))
-        sim.world.close()
+    with supporting(TOMORROW):
+        sim = Simulation(seed, transcript=transcript)
+        patches = (*sim.constants.patches(), *sim.memoized.patches(), *MIRROR_PATCHES, SAME_ORIGIN)
+        with patched(patches), mutated(MUTATIONS, mutation):
+            violation = violation_of(partial(_simulate, sim, seed))
+            sim.world.close()
     counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
     return Result(seed, violation, counts, sim.world.transcript())
 

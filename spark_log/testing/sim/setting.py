@@ -20,12 +20,13 @@ from spark_log.journal.store_operations import OWN_ROOT, Ask, Get, Put, Sleep, S
 from spark_log.metadata.commands import SeveralCommands, UpdateFeature
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
-from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.features import METADATA_VERSION
 from spark_log.metadata.records import AnyRecord, Batch, CommitRecord
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.slice_index import encode_index
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Run, Slice
+from spark_log.testing.levels import TOMORROW
 from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, format_file
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import COMPACTED, KEYED, Codec, PlacedRun, PlainCodec, Row, SegmentCodec, whole_run
@@ -53,7 +54,7 @@ RESTORED_IN = (69, 89)
 """Last two digits of the seeds in which the log has mirrors, and readers that continue in one that replaces it."""
 COPIED, COPIED_ID, COPIED_PARTITIONS = "copied", "copied0", 2
 """The topic of these readers."""
-UPGRADE = SeveralCommands(commands=(UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION]),))
+UPGRADE = SeveralCommands(commands=(UpdateFeature(name=METADATA_VERSION, level=TOMORROW),))
 """The command as `log.admin` sends it."""
 COORDINATOR_WAIT_MS = 4000
 """How long a change waits for a coordinator."""
@@ -169,7 +170,7 @@ class Simulation:
         yield from commit_protocol.propose(view, [Proposal(decide) for decide in decisions], self.context)
 
     def _begin_at_level_1(self, view: View, decisions: Sequence[DecisionRule]) -> Steps[None]:
-        """Write the first batch without a level, as pylogs of level 1 did."""
+        """Write the first batch without a level, as pylogs of level 1 do."""
         context, stamp = self.context, stamp_of(self.context.clock)
         state, records, unique = next_version(view.state, stamp.now_ms), list[AnyRecord](), context.unique()
         for decide in decisions:

@@ -1,13 +1,12 @@
-"""The levels of a new log: its first batch raises them to the newest."""
+"""The levels of a new log: its first batch raises them to the newest, here to that of the next pylog."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_log import Log
 from spark_log.errors import UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG, log_key
@@ -16,8 +15,14 @@ from spark_log.metadata.commands import DeleteTopic
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.records import CreateTopicRecord, FeatureLevelRecord, TakeOverRecord
 from spark_log.store.base import ObjectStore
-from tests.levels import begin_at_level_1
+from spark_log.testing.levels import TODAY, TOMORROW, supporting
 from tests.unit.journal.sample_journals import create, open_log, stores
+
+
+@pytest.fixture(autouse=True)
+def level() -> Iterator[None]:
+    with supporting(TOMORROW):
+        yield
 
 
 def kinds(store: ObjectStore) -> list[list[type]]:
@@ -80,7 +85,8 @@ def test_a_log_that_an_older_pylog_creates_meanwhile_stays_at_level_1(
 ) -> None:
     store = make(tmp_path)
     journal = open_log(store)
-    begin_at_level_1(Log(open_log(store)))
-    create(journal)
+    with supporting(TODAY):
+        create(open_log(store))
+    create(journal, "u")
     assert store.list(LOG) == [log_key(1), log_key(2)]
     assert journal.state.levels == {METADATA_VERSION: 1}

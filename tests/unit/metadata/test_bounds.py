@@ -12,9 +12,7 @@ from spark_log.metadata.decide.schemas import decide_set_schema
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
 from spark_log.metadata.decide.transactional_ids import decide_init_producer
 from spark_log.metadata.decide.upkeep import decide_expire, decide_fence
-from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.records import FeatureLevelRecord
 from spark_log.metadata.replay import FORMER_HOLDERS, TIMES_PER_AGE
 from spark_log.metadata.state import State
 from tests.unit.metadata.history import History, positions
@@ -67,7 +65,6 @@ def sizes(state: State) -> dict[str, int]:
 def test_after_the_longest_retention_nothing_grows_any_more() -> None:
     """Days of the same work: the state is as large on day 240 as on day 120."""
     log, found, bytes_of = History(), {}, {}
-    log.write(FeatureLevelRecord(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION]))
     topic = log.create()
     for day in range(240):
         live_through_a_day(log, topic, day)

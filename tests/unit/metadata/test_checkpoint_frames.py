@@ -40,14 +40,10 @@ from spark_log.metadata.state import State
 from spark_log.model import Slice
 from tests.unit.metadata.checkpoints import FIRST_LINE, checkpoint_of, checkpoint_of_frames, frames_of
 
-GOLDEN = Path(__file__).parent / "checkpoint-4-level-4"
-"""The checkpoint of `full_state()`, as it was first written in this format and at this level."""
-GOLDEN_3 = Path(__file__).parent / "checkpoint-4-level-3"
-"""The checkpoint of `state_of_level_3()`."""
-GOLDEN_2 = Path(__file__).parent / "checkpoint-4-level-2"
-"""The checkpoint of `state_of_level_2()`."""
-GOLDEN_1 = Path(__file__).parent / "checkpoint-4"
-"""The checkpoint of `state_of_level_1()`."""
+GOLDEN = Path(__file__).parent / "checkpoint-4"
+"""The checkpoint of `full_state()`, as it was first written in this format."""
+GOLDEN_PLAIN = Path(__file__).parent / "checkpoint-4-without-brokers"
+"""The checkpoint of `state_without_brokers()`."""
 OF_BROKERS = {
     "brokers",
     "placement_groups",
@@ -143,7 +139,7 @@ def test_a_state_survives_its_bytes(state: State) -> None:
 
 
 def full_state() -> State:
-    """Rows of every kind: those of `state_of_level_3`, with brokers."""
+    """Rows of every kind: those of `state_without_brokers`, with brokers."""
     a_slice = Slice(8, 9, "data/0000000000000008/f.seg", 0, 100, 7, 1, 10, 20)
     a_piece = Piece(9, 12, "data/0000000000000008/g.idx", 0, 600, 9, 2, 200, 10, 20)
     return replace(
@@ -198,11 +194,11 @@ def full_state() -> State:
             s.PendingCommit("p", 3, 9, ("data/0000000000000008/f.seg",), (("id-1", 0, a_slice),)),
             s.PendingCommit("q", 0, 9, (), (), (("id-1", 0, a_piece),), -1),
         ),
-        features=Map({"metadata.version": 4}),
+        features=Map({"metadata.version": 1}),
     )
 
 
-def state_of_level_3() -> State:
+def state_without_brokers() -> State:
     return in_columns(plain_state())
 
 
@@ -278,43 +274,25 @@ def plain_state(copies: int = 0) -> State:
         forgotten=Map({("g", "old", 0): s.Forgotten(6, 1)}),
         progressed=8,
         generations=1,
-        features=Map({"metadata.version": 3}),
     )
-
-
-def state_of_level_2() -> State:
-    return replace(state_of_level_3(), cleaned=Map(), features=Map({"metadata.version": 2}))
-
-
-def state_of_level_1() -> State:
-    return replace(state_of_level_2(), dropped_lists=Map(), features=Map({"metadata.version": 1}))
 
 
 def test_a_checkpoint_that_was_written_when_the_format_was_new_is_read() -> None:
     data = GOLDEN.read_bytes()
     assert decode_checkpoint(data, "x") == full_state()
     assert {kind for kind, _, _ in frames_of(data)} == {"header", *COLUMNS, *KINDS, *REMOVED_KINDS}
-    assert decode_checkpoint(GOLDEN_3.read_bytes(), "x") == state_of_level_3()
-    assert decode_checkpoint(GOLDEN_2.read_bytes(), "x") == state_of_level_2()
-    assert decode_checkpoint(GOLDEN_1.read_bytes(), "x") == state_of_level_1()
+    assert decode_checkpoint(GOLDEN_PLAIN.read_bytes(), "x") == state_without_brokers()
 
 
 def test_rows_are_written_byte_for_byte_as_when_the_format_was_new() -> None:
     """Before compression, whose bytes depend on the library's version."""
     assert frames_of(encode_checkpoint(full_state())) == frames_of(GOLDEN.read_bytes())
-    assert frames_of(encode_checkpoint(state_of_level_3())) == frames_of(GOLDEN_3.read_bytes())
-    assert frames_of(encode_checkpoint(state_of_level_2())) == frames_of(GOLDEN_2.read_bytes())
-    assert frames_of(encode_checkpoint(state_of_level_1())) == frames_of(GOLDEN_1.read_bytes())
+    assert frames_of(encode_checkpoint(state_without_brokers())) == frames_of(GOLDEN_PLAIN.read_bytes())
 
 
-def test_a_log_without_brokers_is_written_as_before_level_4() -> None:
-    """But for the level itself, so that a log that never has a broker pays nothing for them."""
-    at_4 = replace(state_of_level_3(), features=Map({"metadata.version": 4}))
-    header, *rest = frames_of(encode_checkpoint(at_4))
-    (kind, rows, line), *before = frames_of(GOLDEN_3.read_bytes())
-    assert rest == before and not OF_BROKERS & {kind for kind, _, _ in rest}
-    assert header == (kind, rows, line.replace(b'["metadata.version",3]', b'["metadata.version",4]'))
-    assert b"metadata.version" in line and b"copies" not in header[2]
+def test_a_log_that_never_has_a_broker_pays_nothing_for_them() -> None:
+    header, *rest = frames_of(encode_checkpoint(state_without_brokers()))
+    assert not OF_BROKERS & {kind for kind, _, _ in rest} and b"copies" not in header[2]
 
 
 def test_reading_a_checkpoint_of_a_log_without_brokers_imports_no_pandas() -> None:
@@ -323,7 +301,7 @@ def test_reading_a_checkpoint_of_a_log_without_brokers_imports_no_pandas() -> No
         "import sys; from spark_log.metadata.checkpoint_format import decode_checkpoint as read;"
         "state = read(open(sys.argv[1], 'rb').read(), 'x'); list(state.objects.items()); print('pandas' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(GOLDEN_3)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script, str(GOLDEN_PLAIN)], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_log.metadata.accepted_loss import renew
 from spark_log.metadata.cleaner_point import HORIZON_PARTS, moved_point, tombstones_from
-from spark_log.metadata.commands import AnyCommand, MarkCleaned, UpdateFeature
+from spark_log.metadata.commands import AnyCommand, MarkCleaned
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
 from spark_log.metadata.decide.upkeep import decide_reset_clock
 from spark_log.metadata.records import Cleaned, CleanedRecord
@@ -23,10 +23,7 @@ DAY = 86_400_000
 
 @pytest.fixture
 def log() -> History:
-    """A log of level 3."""
-    log = History()
-    log.do(UpdateFeature(name="metadata.version", level=3))
-    return log
+    return History()
 
 
 def mark(log: History, *partitions: Cleaned) -> bool:
@@ -54,7 +51,7 @@ VOID: dict[str, Callable[[str], Cleaned]] = {
     "beyond the end": lambda topic: Cleaned(topic, 0, 11),
     "no such partition": lambda topic: Cleaned(topic, 1, 4),
     "no such topic": lambda topic: Cleaned("none", 0, 4),
-    "a deleted topic": lambda topic: Cleaned("gone-2", 0, 4),
+    "a deleted topic": lambda topic: Cleaned("gone-1", 0, 4),
 }
 
 
@@ -67,7 +64,7 @@ def test_a_void_point_changes_nothing_and_is_not_decided(log: History, what: str
     assert mark(log, Cleaned(topic, 0, 4))
     log.do(lambda state, now: decide_delete_topic(state, "gone"))
     before, void = log.state, VOID[what](topic)
-    assert gone == "gone-2"
+    assert gone == "gone-1"
     assert not mark(log, void) and log.state is before
     log.write(CleanedRecord(partitions=(void,)))
     assert log.state.cleaned == before.cleaned
@@ -79,15 +76,6 @@ def test_of_several_partitions_those_that_have_moved_are_written(log: History) -
     mark(log, Cleaned(topic, 0, 10))
     assert mark(log, Cleaned(topic, 0, 10), Cleaned(topic, 1, 10))
     assert log.batches[-1].records == (CleanedRecord(partitions=(Cleaned(topic, 1, 10),)),)
-
-
-def test_a_log_that_older_pylogs_read_has_no_points() -> None:
-    log = History()
-    topic = log.create()
-    log.commit((topic, 0, 10))
-    assert not mark(log, Cleaned(topic, 0, 10)) and not log.state.cleaned
-    log.do(UpdateFeature(name="metadata.version", level=3))
-    assert mark(log, Cleaned(topic, 0, 10))
 
 
 def test_the_point_goes_with_its_topic_and_a_new_one_of_that_name_has_none(log: History) -> None:

@@ -58,7 +58,6 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.ResetClock(),
     c.Expire(held=(("g", "id", 1),)),
     c.DeleteTopic(name="t"),
-    c.UpdateFeature(name="metadata.version", level=4),
     c.RegisterBroker(broker=1, directory="d", url="/b1", rack="r", options={"endpoint": "e"}),
     c.RegisterBroker(broker=1, directory="e", url="/b1", replaces=True, lose_data=True),
     c.FenceBroker(broker=1, reason="it does not answer"),

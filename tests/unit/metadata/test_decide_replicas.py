@@ -127,18 +127,6 @@ def test_a_bad_placement_is_refused_with_what_is_wrong(fields: Any, error: type[
     assert not log.state.topics
 
 
-def test_replicas_need_level_4() -> None:
-    """Older pylogs would refuse the records; topics in the log's own root need nothing."""
-    log = History()
-    log.write(r.FeatureLevelRecord(name="metadata.version", level=3))
-    assert created(log, 2, replication_factor=1) == [(0,), (0,)]
-    register = RegisterBroker(broker=1, directory="d", url="/b1")
-    with pytest.raises(InvalidRequest, match="at level 3 of metadata.version, and brokers need level 4"):
-        log.do(lambda state, now: register(state, now))
-    with pytest.raises(InvalidReplicationFactor, match="pylog broker add"):
-        created(log, 1, "u", replication_factor=2)
-
-
 def test_more_partitions_keep_the_factor() -> None:
     """On the brokers that there are now."""
     log = ReplicaHistory(1)

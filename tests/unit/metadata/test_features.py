@@ -17,9 +17,8 @@ from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.replay import next_version, replay, replay_records
 from spark_log.metadata.state import State
+from spark_log.testing.levels import TOMORROW, supporting
 from tests.unit.metadata.checkpoints import checkpoint_of
-
-NEWER = SUPPORTED[METADATA_VERSION] + 1
 
 
 def raised(level: int, name: str = METADATA_VERSION) -> r.Batch:
@@ -44,12 +43,14 @@ def test_a_log_whose_records_name_no_level_is_at_level_1() -> None:
 
 
 def test_the_first_records_of_a_new_log_raise_it_to_the_newest_level() -> None:
-    state = replay_records(next_version(State(), 1), bootstrap_records(State()))
-    assert state.levels == SUPPORTED == dict(state.features)
-    assert bootstrap_records(state) == () == bootstrap_records(next_version(State(), 1))
+    with supporting(TOMORROW):
+        state = replay_records(next_version(State(), 1), bootstrap_records(State()))
+        assert state.levels == {METADATA_VERSION: TOMORROW} == dict(state.features)
+        assert bootstrap_records(state) == () == bootstrap_records(next_version(State(), 1))
+    assert bootstrap_records(State()) == (), "every log is at level 1"
 
 
-@pytest.mark.parametrize(("name", "level"), [(METADATA_VERSION, NEWER), ("of.tomorrow", 1)])
+@pytest.mark.parametrize(("name", "level"), [(METADATA_VERSION, TOMORROW), ("of.tomorrow", 1)])
 def test_a_record_of_an_unknown_level_is_refused_with_both_levels(name: str, level: int) -> None:
     data = encode_batch(raised(level, name))
     with pytest.raises(UnsupportedVersion, match=f"at level {level} of {name}, this pylog supports .*update pylog"):
@@ -58,20 +59,22 @@ def test_a_record_of_an_unknown_level_is_refused_with_both_levels(name: str, lev
 
 def test_records_of_an_unknown_level_are_refused_with_both_levels() -> None:
     """A batch that raises the level may have records of that level."""
-    data = encode_batch(raised(NEWER))
+    data = encode_batch(raised(TOMORROW))
     body = data.partition(b"\n")[2] + b'{"type":"of_tomorrow"}\n'
     data = b"%s %d %d %08x\n" % (BATCH_MAGIC, BATCH_VERSION, len(body), crc32c(body)) + body
-    with pytest.raises(UnsupportedVersion, match=f"at level {NEWER} of {METADATA_VERSION}"):
+    with pytest.raises(UnsupportedVersion, match=f"at level {TOMORROW} of {METADATA_VERSION}"):
         decode_batch(data, "meta/log/1.rec")
 
 
 def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:
     """Also if it has fields that this pylog cannot read."""
-    state = replay(State(), raised(NEWER))
-    with pytest.raises(UnsupportedVersion, match=f"at level {NEWER} of {METADATA_VERSION}, this pylog supports up to"):
+    state = replay(State(), raised(TOMORROW))
+    with pytest.raises(
+        UnsupportedVersion, match=f"at level {TOMORROW} of {METADATA_VERSION}, this pylog supports up to"
+    ):
         decode_checkpoint(encode_checkpoint(state), "meta/ckpt/7")
     data = checkpoint_of(json.loads(state_json(state)) | {"invented": 1})
-    with pytest.raises(UnsupportedVersion, match=f"at level {NEWER} of {METADATA_VERSION}"):
+    with pytest.raises(UnsupportedVersion, match=f"at level {TOMORROW} of {METADATA_VERSION}"):
         decode_checkpoint(data, "meta/ckpt/7")
 
 
@@ -81,7 +84,7 @@ def test_a_level_is_never_lowered() -> None:
     assert dict(state.features) == {"x": 3}
 
 
-@pytest.mark.parametrize("level", [0, NEWER])
+@pytest.mark.parametrize("level", [0, TOMORROW])
 def test_a_level_that_this_pylog_does_not_support_is_not_set(level: int) -> None:
     with pytest.raises(InvalidRequest, match=f"invalid level {level}"):
         UpdateFeature(name=METADATA_VERSION, level=level)(State(), 1)

@@ -9,8 +9,7 @@ from spark_log.groups.member_share import Share
 from spark_log.metadata import group_commands as gc
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.clock_reset import reset_clock
-from spark_log.metadata.features import METADATA_VERSION, REPLICAS, SUPPORTED
-from spark_log.metadata.records import FeatureLevelRecord, GroupCommit, OffsetEntry
+from spark_log.metadata.records import GroupCommit, OffsetEntry
 from tests.unit.metadata.history import History
 
 SESSION_MS = 100
@@ -18,10 +17,7 @@ SESSION_MS = 100
 
 @pytest.fixture
 def log() -> History:
-    """A log at the newest level."""
-    log = History()
-    log.write(*(FeatureLevelRecord(name=name, level=level) for name, level in SUPPORTED.items()))
-    return log
+    return History()
 
 
 def join(log: History, member: str, number: int, of: int, token: str = "") -> int:
@@ -142,14 +138,10 @@ def test_shares_outlive_a_checkpoint_and_a_wrong_clock(log: History) -> None:
     assert reset is not None and {(one.seen, one.session.since) for one in reset.groups["g"].shares} == {(1, 1)}
 
 
-def test_invalid_shares_and_old_logs_are_refused(log: History) -> None:
-    """A number that is not below the count, a member without a session, a log that older pylogs use."""
+def test_invalid_shares_are_refused(log: History) -> None:
+    """A number that is not below the count, a member without a session."""
     for number, of in (2, 2), (-1, 2), (0, 0), (0, 1001):
         with pytest.raises(InvalidRequest, match="is not a share of a group"):
             join(log, "a", number, of)
     with pytest.raises(InvalidRequest, match="is not a share of a group"):
         log.do(gc.JoinGroup(group="g", member="a", share=Share(0, 2)))
-    old = History()
-    old.write(FeatureLevelRecord(name=METADATA_VERSION, level=REPLICAS - 1))
-    with pytest.raises(InvalidRequest, match="need level 4: .*cluster upgrade"):
-        join(old, "a", 0, 2)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_log.errors import CorruptObject, InvalidRequest, UnsupportedVersion
-from spark_log.metadata.commands import AnyCommand, ListDropped, UpdateFeature
+from spark_log.metadata.commands import AnyCommand, ListDropped
 from spark_log.metadata.decide.commits import decide_commit
 from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.dropped_list_format import decode_list, encode_list
@@ -22,10 +22,7 @@ from tests.unit.metadata.history import History
 
 @pytest.fixture
 def log() -> History:
-    """A log of level 2."""
-    log = History()
-    log.do(UpdateFeature(name="metadata.version", level=2))
-    return log
+    return History()
 
 
 def drop(log: History, topic: str, number: int = 1) -> list[str]:
@@ -104,15 +101,6 @@ def test_a_void_list_changes_nothing_and_is_not_decided(log: History, what: str)
     assert not list_names(log, record) and log.state is before
     log.write(record)
     assert (log.state.dropped, log.state.dropped_lists) == (before.dropped, before.dropped_lists)
-
-
-def test_a_log_of_level_1_lists_nothing() -> None:
-    """An older pylog would delete what it does not see."""
-    log = History()
-    drop(log, log.create())
-    assert not list_names(log, listed(log.state.version))
-    log.do(UpdateFeature(name="metadata.version", level=2))
-    assert list_names(log, listed(log.state.version))
 
 
 def test_a_commit_does_not_name_a_list(log: History) -> None:

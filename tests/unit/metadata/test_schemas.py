@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from immutables import Map
 
-from spark_log.errors import IncompatibleSchema, InvalidRecord, InvalidRequest, InvalidSchema
+from spark_log.errors import IncompatibleSchema, InvalidRecord, InvalidSchema
 from spark_log.metadata import records as r
 from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide.schemas import check_versions, decide_set_schema
 from spark_log.metadata.decide.topics import decide_create_topic, decide_delete_topic
-from spark_log.metadata.features import METADATA_VERSION
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
 from spark_log.metadata.replay import replay
 from spark_log.metadata.schemas import schema_of, schemas_of, typed_from
@@ -29,9 +28,7 @@ def after(state: State, *records: r.AnyRecord) -> State:
 
 
 def with_topic(schema: str = "") -> State:
-    level = r.FeatureLevelRecord(name=METADATA_VERSION, level=4)
-    state = after(State(), level)
-    return after(state, *decide_create_topic(state, "orders", 2, {}, "t1", schema=schema).records)
+    return after(State(), *decide_create_topic(State(), "orders", 2, {}, "t1", schema=schema).records)
 
 
 def with_rows(state: State, rows: int) -> State:
@@ -89,15 +86,6 @@ def test_a_commit_by_another_version_is_refused() -> None:
         check_versions(typed, ["t1"], {"t1": 2})
     with pytest.raises(InvalidRecord, match="version 1 of its schema"):
         check_versions(untyped, ["t1"], {"t1": 1})
-
-
-def test_a_log_at_an_older_level_gets_no_schema() -> None:
-    state = after(State(), r.FeatureLevelRecord(name=METADATA_VERSION, level=3))
-    with pytest.raises(InvalidRequest, match="a schema needs level 4"):
-        decide_create_topic(state, "orders", 2, {}, "t1", schema=V1)
-    state = after(state, *decide_create_topic(state, "orders", 2, {}, "t1").records)
-    with pytest.raises(InvalidRequest, match="pylog cluster upgrade"):
-        decide_set_schema(state, "orders", "t1", V1)
 
 
 def test_checkpoints_and_clients_of_a_coordinator_have_schemas() -> None:

@@ -27,6 +27,7 @@ from spark_log.quorum_node.node_metrics import metrics_text
 from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus, voter_problems
 from spark_log.quorum_node.node_tools import refusal
 from spark_log.quorum_node.quorum_admin import leader_among, replica_to_add
+from spark_log.testing.levels import supporting
 
 ONE, TWO, THREE = (ReplicaKey(number, f"d{number}") for number in (1, 2, 3))
 
@@ -188,10 +189,12 @@ def test_only_commands_that_raise_the_level_are_refused() -> None:
     raises, other = UpdateFeature(name=METADATA_VERSION, level=4), DeleteTopic(name="orders")
     unknown = (UpdateFeature(name=METADATA_VERSION, level=99), UpdateFeature(name="nope", level=4))
     asked = [Proposal(one) for one in (raises, SeveralCommands(commands=(other, raises)), other, *unknown)]
-    refuse_levels(asked, 3, lambda: older)
+    with supporting(4):
+        refuse_levels(asked, 3, lambda: older)
     assert [(type(one.error), one.done) for one in asked] == [(InvalidRequest, True)] * 2 + [(type(None), False)] * 3
     again = [Proposal(raises)]
-    refuse_levels(again, 4, lambda: older)
+    with supporting(4):
+        refuse_levels(again, 4, lambda: older)
     assert not again[0].done
 
 
