@@ -17,7 +17,7 @@ RUN := $(VENV)/installed-run-$(FILES)
 LINKED := $(if $(wildcard build/__editable__*),,links-are-gone)
 PIP_INSTALL = rm -rf $(VENV)/installed-* build && $(BIN)/python -m pip install --disable-pip-version-check --editable
 
-.PHONY: setup quickstart test test-kafka test-azure test-sparks check sim chaos bench bench-kafka bench-clients pictures flames drill release-check docs docs-site clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-azure test-sparks check sim chaos bench bench-kafka bench-clients pictures flames drill release-check docs docs-site promises clean links-are-gone
 
 setup: $(ALL)
 
@@ -121,6 +121,10 @@ docs: setup
 docs-site: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/python docs/site.py
+
+# The promises of the pages, by section, with the tests that fail if one is broken.
+promises: setup
+	$(BIN)/python -m tests.promises
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

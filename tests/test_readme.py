@@ -14,6 +14,7 @@ from tests.blocks import blocks, program
 README = Path(__file__).parents[1] / "README.md"
 
 
+# Promise: ../README.md#python, ../README.md#spark, spark.md#how-spark-finds-it
 def test_the_python_of_the_readme_runs(bare: Path, tmp_path: Path) -> None:
     """All blocks, in one session; Spark's last table is the one on the page, and nobody had to register the source.
     The path has another python3, without pylog.

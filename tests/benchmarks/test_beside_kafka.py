@@ -52,6 +52,7 @@ def test_a_percentile_is_one_of_the_values(percent: float, expected: float) -> N
     assert percentile([10, 9, 8, 7, 6, 5, 4, 3, 2, 1], percent) == expected
 
 
+# Promise: measurements-kafka.md#compared-with-sparks-kafka-connector
 def test_the_table_has_a_line_for_each_thing_measured() -> None:
     """Columns are aligned.  More is better in rates, less in all else; the ratio says how many times as good."""
     parts = [part(pylog=[(1, 1)], kafka=[(4, 3)], null=[(0.5, 1)])]

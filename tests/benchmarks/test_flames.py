@@ -19,6 +19,7 @@ STACKS = f"""\
 """
 
 
+# Promise: measurements-kafka.md#where-sparks-jvm-spends-its-time
 def test_the_shares_are_of_the_threads_that_run_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample belongs to its step, what fits none to the rest, and other threads do not count."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))

@@ -30,6 +30,7 @@ def growth(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return growth
 
 
+# Promise: measurements.md#how-cost-grows, performance.md#how-cost-grows
 def test_the_page_and_its_pictures_show_the_figures(pictures: ModuleType) -> None:
     """Nothing in them was written by hand: `python benchmarks/_pictures.py` changes nothing."""
     figures = json.loads(pictures.FIGURES.read_text())
@@ -59,6 +60,7 @@ def test_every_table_over_time_has_its_picture(pictures: ModuleType, name: str) 
     assert text.count("| day | 1 | 2 | 3 | 5 | 7 |") == text.count("| ms | 7 | 8 | 9 | 5 | 3 |") == len(tables)
 
 
+# Promise: measurements.md#a-busy-month
 def test_a_log_that_grows_is_found(pictures: ModuleType) -> None:
     """Sizes of later days are compared with the third day, times by the median of five or more; of a run, the
     quarters."""

@@ -88,6 +88,7 @@ def test_a_benchmark_with_spark_runs_and_reports(name: str, of_one_jvm: set[str]
     assert name in of_one_jvm
 
 
+# Promise: measurements-alone.md#pylog-alone, measurements.md#a-busy-month, measurements.md#a-million-commits
 @pytest.mark.parametrize("name", [name for name in TINY if name not in ONE_JVM])
 def test_a_benchmark_runs_and_reports(name: str) -> None:
     """One line of JSON under its name, at the end."""

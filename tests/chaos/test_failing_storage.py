@@ -26,6 +26,7 @@ def first(tmp_path: Path) -> Iterator[ControlledProcess]:
     process.kill()
 
 
+# Promise: monitoring.md#probes, service.md#leadership
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [("hang", "does not answer, or is too slow"), ("fail", "the storage fails"), ("full", "no space left")],
@@ -78,6 +79,7 @@ def append_in_the_end(log: spark_log.Log, value: bytes) -> None:
             time.sleep(0.1)
 
 
+# Promise: monitoring.md#probes
 @pytest.mark.parametrize("trouble", ["hang", "full"])
 def test_without_a_standby_it_leads_again_when_its_storage_works(first: ControlledProcess, trouble: str) -> None:
     """Under its epoch; a change that waited meanwhile is in, once."""
@@ -94,6 +96,7 @@ def test_without_a_standby_it_leads_again_when_its_storage_works(first: Controll
         assert values(log) == [b"1", b"2"]
 
 
+# Promise: monitoring.md#probes
 def test_a_slow_storage_is_healthy(first: ControlledProcess) -> None:
     """Two seconds a write are within the timeout: clients wait, and nobody steps down."""
     with spark_log.connect(f"pylog://{first.address}") as log:
@@ -107,6 +110,7 @@ def test_a_slow_storage_is_healthy(first: ControlledProcess) -> None:
         assert values(log) == [b"1", b"2", b"3", b"4"]
 
 
+# Promise: monitoring.md#probes
 def test_a_coordinator_whose_storage_hangs_ends_when_it_is_told_to(first: ControlledProcess) -> None:
     """SIGTERM waits for the storage no longer than its timeout; the exit status says that the log was not released."""
     first.storage("hang")

@@ -58,6 +58,7 @@ def values(log: spark_log.Log, topic: str = "t") -> list[bytes]:
     return list(log.read(topic, columns=["value"]).column("value").to_pylist())
 
 
+# Promise: service.md#failover
 def test_clients_fail_over_from_a_stopped_coordinator(pair: Pair) -> None:
     """Also clients that name one address alone, and those that open the log by its storage; each change lands once."""
     urls = {
@@ -96,6 +97,7 @@ def test_clients_fail_over_from_a_stopped_coordinator(pair: Pair) -> None:
         log.close()
 
 
+# Promise: service.md#failover
 def test_producers_groups_and_waits_go_on_when_a_coordinator_is_stopped(pair: Pair) -> None:
     """Records are written once, in order; consumers of a group receive each of them."""
     with spark_log.connect(pair.both) as log, spark_log.connect(pair.both) as reading:
@@ -136,6 +138,7 @@ def test_producers_groups_and_waits_go_on_when_a_coordinator_is_stopped(pair: Pa
         assert set(received) == {b"%d" % number for number in range(len(futures))}
 
 
+# Promise: service.md#failover
 def test_a_coordinator_that_goes_on_serves_no_stale_answers(tmp_path: Path) -> None:
     """From the first answer after SIGCONT it says that it does not lead, also before it can read the log; changes that
     it was sent meanwhile are void.

@@ -47,6 +47,7 @@ ERASED = b"erase-me"
 PARTITIONS = 3
 
 
+# Promise: tasks/erase.md#interrupted
 def test_an_erasure_that_is_killed_is_completed_by_the_next(tmp_path: Path) -> None:
     """Before and after each of its first writes: segments, and one swap after another."""
     log = spark_log.connect(str(tmp_path), durability="os")

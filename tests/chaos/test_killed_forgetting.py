@@ -78,6 +78,7 @@ def kill_some(nodes: ServingNodes, rng: Random) -> None:
         nodes.start(victim)
 
 
+# Promise: quorum.md#when-records-are-erased
 def test_nodes_that_are_killed_while_they_forget(nodes: ServingNodes) -> None:
     """When the list says that the erasure is done, no disk has the name, nor has any when all are started again."""
     rng = Random(ROUNDS)

@@ -51,6 +51,7 @@ def unfinished(log: Log, tmp_path: Path, broker: int) -> list[Path]:
     return list(folder_of(log, tmp_path, broker).rglob(".tmp-*"))
 
 
+# Promise: cli.md#pylog-replicate, replicas.md#when-a-disk-fails
 def test_a_replicator_that_is_killed_leaves_nothing_that_counts(log: Log, tmp_path: Path) -> None:
     """It is killed in the middle of a copy, three times.  Each file under an object's name is the whole object."""
     names = [put(log, [0, 1], rows=300, width=10_000) for _ in range(4)]
@@ -107,6 +108,7 @@ def server() -> Iterator[tuple[str, int]]:
         yield found
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_stopped_server_is_fenced_and_comes_back(tmp_path: Path, server: tuple[str, int]) -> None:
     """Connections to it are accepted by the kernel, and nobody answers.  Other brokers are checked and copied to."""
     url, pid = server

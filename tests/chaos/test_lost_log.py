@@ -30,6 +30,7 @@ for number in range(1_000_000):
 """
 
 
+# Promise: cli.md#pylog-mirror-run, copies.md#keep-a-mirror
 def test_a_log_that_is_deleted_under_load_is_recovered_from_its_mirror(tmp_path: Path) -> None:
     """The process that copies is killed and started again meanwhile; another one copies beside it.
 

@@ -158,6 +158,7 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
             setting.nodes.kill_all()
 
 
+# Promise: quorum.md#stop-restart-and-update-nodes
 def test_clients_ride_through_lost_answers_and_a_rolling_update(setting: Setting) -> None:
     """A change without an answer is not made again, and a group continues in transactions, from the former level of the
     log to the newest one.  A node of the former pylog does not start with that.

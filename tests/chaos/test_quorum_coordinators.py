@@ -81,6 +81,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Setting]]:
             setting.nodes.kill_all()
 
 
+# Promise: service.md#keep-the-metadata-in-a-quorum
 def test_clients_ride_through_the_death_of_leaders(start: Callable[..., Setting]) -> None:
     """SIGKILL, SIGSTOP, and a leader that is heard by nobody; the clock of one node is five years ahead."""
     setting = start(skew_ms=lambda node: SKEW_MS if node == 1 else 0)

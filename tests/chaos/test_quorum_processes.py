@@ -103,6 +103,7 @@ def check(quorum: QuorumProcesses, found: list[Acknowledged]) -> None:
     assert wrong == []
 
 
+# Promise: quorum.md#choose-the-number-of-nodes, quorum.md#drills, quorum.md#when-a-node-is-lost, raft.md#faults
 def test_acknowledged_entries_survive_kills_and_stops(quorum: QuorumProcesses) -> None:
     """SIGKILL of the leader, SIGSTOP of the leader, SIGKILL of all, each under load, with snapshots meanwhile."""
     clients = [Client(quorum, name) for name in ("a", "b")]
@@ -129,6 +130,7 @@ def test_acknowledged_entries_survive_kills_and_stops(quorum: QuorumProcesses) -
     check(quorum, [one for client in clients for one in client.found])
 
 
+# Promise: quorum.md#drills, raft.md#faults
 def test_a_node_whose_disk_fails_ends_and_is_repaired(quorum: QuorumProcesses) -> None:
     """A write that fails ends the leader with the file; a flipped byte stops its start; a copy that lacks the last
     bytes catches up.
@@ -158,6 +160,7 @@ def acknowledged(quorum: QuorumProcesses, name: str, size: int = 0) -> Acknowled
     return Acknowledged(name, begun_s, time.monotonic())
 
 
+# Promise: quorum.md#drills, raft.md#faults
 def test_partitions_and_broken_connections_lose_nothing(
     start: Callable[..., QuorumProcesses], proxies: TcpProxies
 ) -> None:
@@ -190,6 +193,7 @@ def test_partitions_and_broken_connections_lose_nothing(
     check(quorum, client.found)
 
 
+# Promise: quorum.md#drills, raft.md#faults
 def test_a_disk_that_hangs_costs_the_lead_and_no_append(start: Callable[..., QuorumProcesses]) -> None:
     """The followers commit without the leader's disk; it hands over, and catches up when the disk answers again."""
     quorum = start(slow_disk_ms=1000)
@@ -206,6 +210,7 @@ def test_a_disk_that_hangs_costs_the_lead_and_no_append(start: Callable[..., Quo
     check(quorum, client.found)
 
 
+# Promise: quorum.md#drills, quorum.md#replace-a-disk-or-a-machine, raft.md#tools-of-operators
 def test_a_lost_disk_is_replaced_under_load(quorum: QuorumProcesses) -> None:
     """With the commands' way to the nodes: the old directory is removed, and the new one is added.  The leader makes
     snapshots in less time than the new disk takes to fetch one.

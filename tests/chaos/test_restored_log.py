@@ -65,6 +65,7 @@ def restorable(tmp_path: Path) -> Iterator[Restorable]:
     found.end()
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("take_overs", [0, 1, 2])
 def test_a_reader_that_follows_a_coordinator_notices_that_the_log_was_restored(
     restorable: Restorable, caplog: pytest.LogCaptureFixture, take_overs: int
@@ -86,6 +87,7 @@ def test_a_reader_that_follows_a_coordinator_notices_that_the_log_was_restored(
     assert "an older copy of the log was restored" in caplog.text
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("take_overs", [0, 1])
 def test_a_reader_that_is_ahead_of_a_restored_log_raises(restorable: Restorable, take_overs: int) -> None:
     """Its records are not in the log, and may never be."""
@@ -98,6 +100,7 @@ def test_a_reader_that_is_ahead_of_a_restored_log_raises(restorable: Restorable,
         eventually(lambda: restorable.has_received(b"never"))
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_writer_that_is_ahead_of_a_restored_log_raises(restorable: Restorable) -> None:
     """Its change may be in the restored log: the coordinator does not need the writer's records to decide on it."""
     restorable.copy()

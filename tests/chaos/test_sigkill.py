@@ -130,11 +130,13 @@ def check(url: str, mode: str, seed: int, meanwhile: Callable[[], None] = lambda
     log.append("left", [{"value": "after"}])
 
 
+# Promise: ../README.md#why
 def test_killed_producers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """Acknowledged once, present once, no gaps, whenever the process dies."""
     check(str(tmp_path / "log"), "producer", 1)
 
 
+# Promise: ../README.md#why
 @pytest.mark.parametrize("mode", ["producer", "transaction"])
 def test_a_coordinator_that_is_killed_too_loses_nothing_either(tmp_path: Path, mode: str) -> None:
     """It is killed and restarted while each writer writes.  The writer continues, and is killed in its turn."""
@@ -151,6 +153,7 @@ def test_a_coordinator_that_is_killed_too_loses_nothing_either(tmp_path: Path, m
         coordinators.pop().kill()
 
 
+# Promise: clients.md#transactions
 def test_killed_transactions_are_whole_or_not_there(tmp_path: Path) -> None:
     """Both topics agree at every read; the group's position is that of the last whole transaction."""
     check(str(tmp_path / "log"), "transaction", 2)
@@ -160,6 +163,7 @@ def test_killed_transactions_are_whole_or_not_there(tmp_path: Path) -> None:
     assert position == int(last.rsplit(b"-", 1)[1])
 
 
+# Promise: service.md#failover
 @pytest.mark.parametrize("mode", ["producer", "transaction"])
 def test_a_coordinator_that_is_stopped_and_continues_loses_nothing_either(tmp_path: Path, mode: str) -> None:
     """With SIGSTOP, until the other one leads, while each writer writes; what the first then finds in its sockets is

@@ -66,6 +66,7 @@ def long_polls(process: Process) -> float:
     return float(next(line.split()[1] for line in lines if line.startswith("pylog_long_polls ")))
 
 
+# Promise: service.md#failover
 def test_a_standby_answers_for_changes_and_refuses_everything_else(pair: Pair) -> None:
     """With the records themselves, soon after they were committed; changes are refused with the leader's address."""
     with spark_log.connect(pair.url) as log:
@@ -87,6 +88,7 @@ def test_a_standby_answers_for_changes_and_refuses_everything_else(pair: Pair) -
         assert status == 503 and refusal["error"] == "NotCoordinator"
 
 
+# Promise: service.md#failover
 def test_a_standby_that_is_behind_does_not_lead_clients_back(pair: Pair) -> None:
     """Its reply has the version that the client has, when the wait is over."""
     ahead = pair.leader.health()[1].version + 1000
@@ -94,6 +96,7 @@ def test_a_standby_that_is_behind_does_not_lead_clients_back(pair: Pair) -> None
     assert (status, reply["version"], reply.get("batches", [])) == (200, ahead, [])
 
 
+# Promise: service.md#failover
 def test_a_standby_that_cannot_read_the_log_does_not_answer_for_it(pair: Pair) -> None:
     """After ten seconds.  It answers again as soon as it has read the log."""
     eventually(lambda: pair.ask_standby(0)[0] == 200)
@@ -105,6 +108,7 @@ def test_a_standby_that_cannot_read_the_log_does_not_answer_for_it(pair: Pair) -
     eventually(lambda: pair.ask_standby(0)[0] == 200)
 
 
+# Promise: measurements-alone.md#a-standby-for-readers, service.md#failover
 @pytest.mark.parametrize("trouble", ["stopped", "killed"])
 def test_readers_wait_at_a_standby_while_no_leader_answers(pair: Pair, trouble: str) -> None:
     """Instead of polling the storage."""
@@ -127,6 +131,7 @@ def test_readers_wait_at_a_standby_while_no_leader_answers(pair: Pair, trouble: 
             pair.leader.go_on()
 
 
+# Promise: service.md#failover
 @pytest.mark.parametrize("pair", ["6s"], indirect=True)
 def test_a_reader_follows_from_the_leader_to_the_next_one(pair: Pair) -> None:
     """No version is seen twice or backwards, and no record is lost, also when the first leader continues."""

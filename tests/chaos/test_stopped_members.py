@@ -90,6 +90,7 @@ def coordinator(tmp_path: Path) -> Iterator[Process]:
     process.kill()
 
 
+# Promise: service.md#groups
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_member_that_is_stopped_commits_nothing_over_its_successor(
     coordinator: Process, tmp_path: Path, strategy: str
@@ -184,6 +185,7 @@ def check_positions(log: Log) -> None:
                     newest[at.partition] = at.offset
 
 
+# Promise: clients.md#transactions
 @pytest.mark.parametrize("served", [False, True])
 @pytest.mark.parametrize("successor", [False, True])
 def test_a_transaction_that_is_stopped_for_too_long_commits_nothing(

@@ -12,6 +12,7 @@ from tests.chaos.test_killed_replicator import ROOT, eventually
 from tests.node.replicated_logs import add_broker, folder_of, put, replicated_log
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_prober_that_was_stopped_fences_nobody(tmp_path: Path) -> None:
     """Stopped for longer than the session timeout, several times, at any moment of a check."""
     log = replicated_log(tmp_path, broker_session_timeout_ms="1500", broker_heartbeat_interval_ms="100")

@@ -183,6 +183,7 @@ def rounds(log: spark_log.Log, process: Started, trouble: str) -> Iterator[None]
         yield
 
 
+# Promise: storage.md#how-long-a-write-or-a-read-may-take
 @pytest.mark.parametrize("trouble", ["stopped", "hang"])
 def test_a_reader_that_the_fence_passes_catches_up(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
     """The slices it was about to read were merged and deleted, and so were the metadata records that it was waiting
@@ -194,6 +195,7 @@ def test_a_reader_that_the_fence_passes_catches_up(log: spark_log.Log, tmp_path:
         check_reader(log, reader.lines())
 
 
+# Promise: cli.md#pylog-maintain
 @pytest.mark.parametrize("trouble", ["stopped", "hang"])
 def test_a_maintainer_that_the_fence_passes_does_no_harm(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
     """Another process merged, sealed or deleted the entries that it was about to change; its next round succeeds."""

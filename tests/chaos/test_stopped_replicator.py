@@ -122,6 +122,7 @@ def merged(log: Log, folder: Path) -> None:
     maintain_once(log)
 
 
+# Promise: replicas.md#when-a-disk-fails
 @pytest.mark.parametrize(
     ("who", "where", "change"),
     [

@@ -42,18 +42,21 @@ def test_values_may_come_from_a_file(pylog: Pylog, tmp_path: Path) -> None:
     assert "either" in pylog.wrong("bench", "produce", "load", "--payload-file", str(file), "--record-size", "5")
 
 
+# Promise: cli.md#pylog-bench-produce
 def test_a_throughput_is_kept(pylog: Pylog) -> None:
     """Not more than so many records a second."""
     told = pylog.json("bench", "produce", "load", "-n", "50", "--throughput", "100")
     assert told["seconds"] >= 0.48
 
 
+# Promise: cli.md#pylog-bench-produce
 def test_a_record_that_is_refused_ends_it(pylog: Pylog) -> None:
     """With the reason."""
     pylog.ok("topic", "create", "small", "-c", "max.message.bytes=1000")
     assert "max.message.bytes" in pylog.refused("bench", "produce", "small", "-n", "5", "--record-size", "2000")
 
 
+# Promise: cli.md#pylog-bench-consume
 @pytest.mark.parametrize("how", [[], ["--arrow"], ["--group", "readers"], ["--max-poll-records", "7"]])
 def test_what_is_there_is_read(pylog: Pylog, how: list[str]) -> None:
     """As objects or as Arrow, alone or in a group; a group's positions do not move."""

@@ -30,6 +30,7 @@ def partitions(pylog: Pylog, topic: str) -> list[dict[str, object]]:
     return found
 
 
+# Promise: cli.md#pylog-broker-add, cli.md#pylog-broker-describe, cli.md#pylog-broker-list, replicas.md#replicas
 def test_a_topic_has_replicas(pylog: Pylog) -> None:
     """They are listed as Kafka's tools print them, the leader first."""
     pylog.ok("topic", "create", "orders", "-p", "3", "-r", "3", "-c", "min.insync.replicas=2")
@@ -46,6 +47,7 @@ def test_a_topic_has_replicas(pylog: Pylog) -> None:
     assert pylog.ok("consume", "orders").split() == ["a", "b"]
 
 
+# Promise: cli.md#pylog-broker-alter, replicas.md#change-brokers
 def test_brokers_get_racks(pylog: Pylog) -> None:
     """Also broker 0, and all commands continue to work."""
     assert pylog.ok("broker", "alter", "0", "--rack", "a").strip() == "broker 0 is in rack 'a'"
@@ -65,6 +67,7 @@ def test_an_assignment_names_the_brokers_of_each_partition(pylog: Pylog) -> None
     assert [row["replicas"] for row in partitions(pylog, "orders")] == ["1,0", "2,1"]
 
 
+# Promise: replicas.md#change-brokers
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -89,6 +92,8 @@ def test_an_assignment_that_is_not_one_is_wrong_usage(pylog: Pylog) -> None:
     assert done.exit_code == 2 and "as in 0:1,1:2" in done.stderr
 
 
+# Promise: cli.md#pylog-broker-fence, cli.md#pylog-broker-unfence, cli.md#pylog-elect-preferred,
+# Promise: replicas.md#change-brokers, replicas.md#check-the-state-of-the-replicas
 def test_a_fenced_broker_leaves_the_isr_and_comes_back(pylog: Pylog) -> None:
     """Its partitions are listed, and another broker leads them."""
     pylog.ok("topic", "create", "orders", "--assign", "1:2")
@@ -110,6 +115,8 @@ def test_a_fenced_broker_leaves_the_isr_and_comes_back(pylog: Pylog) -> None:
     assert "nothing to change" in pylog.ok("elect", "preferred", "orders:0")
 
 
+# Promise: cli.md#pylog-broker-fence, cli.md#pylog-elect-unclean, replicas.md#change-brokers,
+# Promise: replicas.md#when-a-disk-fails
 def test_a_partition_without_a_leader_is_unavailable(pylog: Pylog) -> None:
     """Until an unclean election, which asks before."""
     pylog.ok("topic", "create", "orders", "--assign", "1:2")
@@ -135,6 +142,7 @@ def test_a_partition_without_a_leader_is_unavailable(pylog: Pylog) -> None:
     assert elected["leader"] == 2
 
 
+# Promise: cli.md#pylog-broker-fence, replicas.md#change-brokers
 def test_a_disk_with_the_only_replica_is_needed_until_that_is_moved(pylog: Pylog) -> None:
     """A script that takes the disk away after exit status 0 loses nothing; time alone does not help."""
     pylog.ok("topic", "create", "alone", "--assign", "2,2,2,2,2")
@@ -159,6 +167,7 @@ def test_a_disk_with_the_only_replica_is_needed_until_that_is_moved(pylog: Pylog
     assert pylog.ok("broker", "fence", "2") == "broker 2 was fenced already. Its disk may be taken away\n"
 
 
+# Promise: cli.md#pylog-broker-describe, cli.md#pylog-broker-replace, cli.md#pylog-verify, replicas.md#when-a-disk-fails
 def test_a_lost_disk_is_replaced(pylog: Pylog, tmp_path: Path) -> None:
     """By an empty folder; refused while it has the only copies."""
     pylog.ok("topic", "create", "orders", "--assign", "1:2")
@@ -177,6 +186,7 @@ def test_a_lost_disk_is_replaced(pylog: Pylog, tmp_path: Path) -> None:
     assert "0-0" in pylog.ok("topic", "describe", "alone") and "no problems found" in pylog.ok("verify")
 
 
+# Promise: cli.md#pylog-broker-remove
 def test_a_broker_with_replicas_is_not_removed(pylog: Pylog) -> None:
     """Its topics are named; without any, it goes."""
     pylog.ok("topic", "create", "orders", "--assign", "1:2")

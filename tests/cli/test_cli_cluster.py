@@ -181,6 +181,7 @@ def test_a_served_log_is_checked_without_its_files(services: Services, tmp_path:
     assert result.exit_code == 1 and "needs the URL of the storage" in result.stderr
 
 
+# Promise: cli.md#pylog-cluster-health, monitoring.md#watch-a-coordinator
 def test_a_coordinator_that_is_gone_is_told_with_status_1(pylog: Pylog) -> None:
     """It did not release the log, so nobody writes it."""
     Journal.open(LocalStore(pylog.url, "os"), create=True).take_over(0, "127.0.0.1:1", this_host())
@@ -203,6 +204,7 @@ def test_one_topic_is_not_called_topics(tmp_path: Path) -> None:
     assert says["log"].endswith("version 1, 1 topic") and says["checkpoint"] == "the newest one is 1 version old"
 
 
+# Promise: storage.md#clocks
 @pytest.mark.parametrize(
     ("ahead_ms", "says"),
     [
@@ -223,6 +225,7 @@ def test_health_shows_the_distance_of_the_clock_within_its_bound(tmp_path: Path,
     assert found["healthy"] and re.search(says, clock)
 
 
+# Promise: cli.md#pylog-cluster-reset-clock
 @pytest.mark.parametrize("by", ["embedded", "service"])
 def test_the_time_of_a_log_is_put_right(services: Services, tmp_path: Path, by: str) -> None:
     """Only with --force; the process that writes the log does it."""
@@ -240,6 +243,7 @@ def test_the_time_of_a_log_is_put_right(services: Services, tmp_path: Path, by: 
     services.stop_all()
 
 
+# Promise: cli.md#pylog-cluster-upgrade, format/metadata.md#levels, storage.md#update-pylog
 def test_a_log_is_raised_to_the_newest_level(tmp_path: Path) -> None:
     """Once, and not without a confirmation: an older pylog cannot open it afterwards."""
     pylog = Pylog(tmp_path / "log")
@@ -256,6 +260,7 @@ def test_a_log_is_raised_to_the_newest_level(tmp_path: Path) -> None:
     assert f"the log is at level {TOMORROW} of metadata.version" in pylog.refused("topic", "list")
 
 
+# Promise: cli.md#pylog-cluster-upgrade
 def test_a_new_log_needs_no_upgrade(tmp_path: Path) -> None:
     """Before and after its first record."""
     pylog, newest = Pylog(tmp_path / "log"), SUPPORTED[METADATA_VERSION]
@@ -265,6 +270,7 @@ def test_a_new_log_needs_no_upgrade(tmp_path: Path) -> None:
     assert pylog.json("cluster", "upgrade") == {"level": newest}
 
 
+# Promise: cli.md#pylog-cluster-health
 def test_no_log_is_not_healthy(tmp_path: Path) -> None:
     """And what it is instead is said."""
     result = Pylog(tmp_path / "none").run("cluster", "health")

@@ -37,6 +37,7 @@ def test_every_verb_has_help_and_an_example(path: str, command: click.Command) -
     assert all(option.help for option in options)
 
 
+# Promise: cli.md#the-pylog-command
 @pytest.mark.parametrize(("path", "command"), list(verbs()), ids=[path for path, _ in verbs()])
 def test_defaults_in_the_help_are_those_that_hold(path: str, command: click.Command) -> None:
     """click writes them.  A text that names its default is that of an option whose default is computed."""
@@ -48,6 +49,7 @@ def test_defaults_in_the_help_are_those_that_hold(path: str, command: click.Comm
         assert not (has_default and "[default:" in (option.help or "")), option.name
 
 
+# Promise: cli.md#the-pylog-command
 def test_the_manual_is_up_to_date() -> None:
     """docs/cli.md is what the commands say; `make docs` writes it."""
     assert (ROOT / "docs" / "cli.md").read_text() == reference_markdown()
@@ -93,6 +95,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
     assert there == [f"{noun} {verb}".strip() for noun, some in VERBS.items() for verb in some.split() or [""]]
 
 
+# Promise: ../README.md#command-line, command-line.md#using-the-command-line, replicas.md#replicas
 @pytest.mark.parametrize(
     "page",
     [
@@ -135,6 +138,7 @@ def test_without_a_url(pylog: Pylog) -> None:
     assert pylog.run("topic", "list", "-u", pylog.url, url=False).exit_code == 0
 
 
+# Promise: service.md#running-it
 def test_the_file_of_a_coordinator_names_the_log(tmp_path: Path) -> None:
     """Whatever PYLOG_URL says; -u takes precedence.  These are no URLs to serve, so nothing is started."""
     pylog, file = Pylog("pylog://environment:1"), tmp_path / "coordinator.ini"
@@ -170,6 +174,7 @@ def test_no_log_is_made_by_looking(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+# Promise: cli.md#the-pylog-command
 def test_wrong_usage(pylog: Pylog) -> None:
     """Exit status 2 with the usage: unknown verb, option or position."""
     assert "No such command 'lst'" in pylog.wrong("topic", "lst")
@@ -188,6 +193,7 @@ def test_an_empty_name_of_a_log_is_not_that_of_the_environment(pylog: Pylog, opt
     assert [row["topic"] for row in pylog.json("topic", "list")] == ["orders"]
 
 
+# Promise: cli.md#the-pylog-command
 def test_errors_are_a_sentence_in_a_real_process(pylog: Pylog) -> None:
     """Standard output stays empty, standard error has one line; PYLOG_DEBUG=1 shows where it came from."""
     done = spawn("topic", "describe", "order", PYLOG_URL=pylog.url)
@@ -204,6 +210,7 @@ def test_another_kind_of_folder_is_refused(tmp_path: Path) -> None:
     assert "not pylog's" in Pylog(tmp_path).refused("topic", "list")
 
 
+# Promise: command-line.md#choose-the-output
 def test_a_broken_pipe_is_silent(pylog: Pylog) -> None:
     """`pylog consume | head` prints no complaint."""
     pylog.ok("produce", "orders", stdin="".join(f"line {n}\n" for n in range(50_000)))
@@ -233,6 +240,7 @@ def test_a_refusal_does_not_wait_for_more_input(pylog: Pylog) -> None:
         assert running.stderr.read().count(b"\n") == 1
 
 
+# Promise: command-line.md#using-the-command-line
 def test_the_help_has_sections(pylog: Pylog) -> None:
     """Every command is in one of them, with its whole first sentence, and the help names all nouns and verbs."""
     shown = pylog.ok("--help")

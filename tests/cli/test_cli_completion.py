@@ -31,6 +31,7 @@ def completed(words: str, **env: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
+# Promise: cli.md#pylog-completion
 def test_verbs_and_options(pylog: Pylog) -> None:
     """Choices of an option as well."""
     assert completed("pylog topic de") == ["delete", "describe"]
@@ -38,6 +39,7 @@ def test_verbs_and_options(pylog: Pylog) -> None:
     assert completed("pylog topic list --output ") == ["table", "wide", "json", "yaml", "csv"]
 
 
+# Promise: command-line.md#turn-on-completion
 @pytest.mark.parametrize(
     "words",
     [
@@ -54,6 +56,7 @@ def test_topics_of_the_log(pylog: Pylog, words: str) -> None:
     assert completed(words, PYLOG_URL=pylog.url) == ["orders"]
 
 
+# Promise: command-line.md#turn-on-completion
 def test_groups_of_the_log(pylog: Pylog) -> None:
     pylog.ok("consume", "orders", "-g", "billing", "-n", "1")
     pylog.ok("consume", "orders", "-g", "audit", "-n", "1")
@@ -62,6 +65,7 @@ def test_groups_of_the_log(pylog: Pylog) -> None:
     assert completed(f"pylog -u {pylog.url} group describe b") == ["billing"]
 
 
+# Promise: command-line.md#turn-on-completion
 def test_topics_of_a_profile(pylog: Pylog, tmp_path: Path) -> None:
     """And the names of profiles themselves."""
     (tmp_path / "pylog").mkdir()
@@ -71,6 +75,7 @@ def test_topics_of_a_profile(pylog: Pylog, tmp_path: Path) -> None:
     assert completed("pylog --profile prod topic describe o", **home) == ["orders"]
 
 
+# Promise: command-line.md#turn-on-completion
 def test_without_a_log_nothing_is_offered(tmp_path: Path) -> None:
     """No URL, a URL without a log, a damaged log, a profile that is not there."""
     assert completed("pylog topic describe o") == []
@@ -81,6 +86,7 @@ def test_without_a_log_nothing_is_offered(tmp_path: Path) -> None:
     assert completed("pylog topic describe o", PYLOG_PROFILE="none", XDG_CONFIG_HOME=str(tmp_path)) == []
 
 
+# Promise: command-line.md#turn-on-completion
 def test_a_coordinator_that_does_not_answer_is_not_waited_for() -> None:
     """It accepts the connection and says nothing, for longer than a client would wait."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -88,12 +94,14 @@ def test_a_coordinator_that_does_not_answer_is_not_waited_for() -> None:
         assert completed("pylog topic describe o", PYLOG_URL=f"pylog://{host}:{port}") == []
 
 
+# Promise: command-line.md#turn-on-completion
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_each_shell(pylog: Pylog, shell: str) -> None:
     """It calls the command with the shell's own variable."""
     assert f"_PYLOG_COMPLETE={shell}_complete" in pylog.ok("completion", shell)
 
 
+# Promise: cli.md#pylog-completion, command-line.md#turn-on-completion
 def test_bash_takes_the_script(pylog: Pylog) -> None:
     """As `eval "$(pylog completion bash)"` has it, with the command on the path."""
     script = 'eval "$(pylog completion bash)"; COMP_WORDS=(pylog topic describe o); COMP_CWORD=3; _pylog_completion pylog; echo "${COMPREPLY[@]}"'

@@ -27,6 +27,7 @@ def values(pylog: Pylog) -> list[str]:
     return pylog.ok("consume", "orders").split()
 
 
+# Promise: cli.md#pylog-topic-erase
 def test_it_asks(pylog: Pylog) -> None:
     """Not on a terminal and without --yes it is refused; a dry run counts."""
     assert "erase the records of 1 key from topic orders" in pylog.refused("topic", "erase", "orders", "--key", "a")
@@ -36,6 +37,7 @@ def test_it_asks(pylog: Pylog) -> None:
     assert values(pylog) == ["1", "2", "3", "4", "5"]
 
 
+# Promise: cli.md#pylog-topic-erase
 def test_keys_of_the_command_line(pylog: Pylog) -> None:
     """Several; the report says the offsets, the time, and who has read the topic."""
     pylog.ok("consume", "orders", "-g", "billing")
@@ -51,6 +53,7 @@ def test_keys_of_the_command_line(pylog: Pylog) -> None:
     assert nothing.startswith("no record has these keys: check them, and --key-format")
 
 
+# Promise: tasks/erase.md#keys
 @pytest.mark.parametrize(
     ("form", "lines"),
     [
@@ -77,6 +80,7 @@ def test_a_key_that_is_not_text(pylog: Pylog) -> None:
     assert values(pylog) == ["1", "2", "3", "4"]
 
 
+# Promise: tasks/erase.md#keys
 @pytest.mark.parametrize(
     ("lines", "form", "said"),
     [
@@ -106,6 +110,7 @@ def test_wrong_usage(pylog: Pylog) -> None:
     assert "did you mean orders?" in pylog.refused("topic", "erase", "order", "--key", "a", "--yes")
 
 
+# Promise: cli.md#pylog-broker-forget-root, cli.md#pylog-topic-erasures
 def test_erasures_that_are_not_done_are_listed(pylog: Pylog, tmp_path: Path) -> None:
     """With the roots that they wait for; a former root until somebody says that its files are gone."""
     pylog.ok("broker", "add", "1", "--root", str(tmp_path / "disk1"))

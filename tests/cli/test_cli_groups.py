@@ -27,6 +27,7 @@ def where(pylog: Pylog, group: str = "billing") -> list[int]:
     return [row["offset"] for row in pylog.json("group", "describe", group)["offsets"]]
 
 
+# Promise: cli.md#pylog-group-list
 def test_list_describe_lag(grouped: Pylog) -> None:
     """A group, its positions, and what it has not read."""
     (row,) = grouped.json("group", "list")
@@ -36,6 +37,7 @@ def test_list_describe_lag(grouped: Pylog) -> None:
     assert grouped.ok("group", "lag", "billing").splitlines()[-1].split()[:5] == ["total", "-", "-", "-", "6"]
 
 
+# Promise: command-line.md#choose-the-output
 @pytest.mark.parametrize("verb", [["list"], ["describe", "billing"], ["lag", "billing"]])
 def test_lag_in_records_bytes_and_time(grouped: Pylog, verb: list[str]) -> None:
     """Numbers for programs and with --bytes; for people a size and an age."""
@@ -52,6 +54,7 @@ def test_lag_in_records_bytes_and_time(grouped: Pylog, verb: list[str]) -> None:
     assert any(f" {total['lag_bytes']} " in line for line in lines)
 
 
+# Promise: cli.md#pylog-group-describe
 def test_trimmed_records_are_shown_and_are_no_lag(grouped: Pylog) -> None:
     """Six were not read, two of them cannot be read any more."""
     grouped.ok("topic", "trim", "orders", "-p", "1", "--to", "6", "--yes")
@@ -65,6 +68,7 @@ def test_an_unknown_group_gets_the_nearest_name(grouped: Pylog) -> None:
         assert "did you mean billing?" in grouped.refused("group", verb[0], "biling", *verb[1:])
 
 
+# Promise: cli.md#pylog-group-seek, command-line.md#move-a-group
 def test_seek(grouped: Pylog) -> None:
     """To a position, in all partitions or in one; a dry run shows the moves."""
     assert "--yes" in grouped.refused("group", "seek", "billing", "--to", "earliest")
@@ -77,6 +81,7 @@ def test_seek(grouped: Pylog) -> None:
     assert where(grouped) == [0, 2, 0]
 
 
+# Promise: cli.md#pylog-group-seek
 def test_seek_to_another_group(grouped: Pylog) -> None:
     """A new group starts where another stands."""
     grouped.ok("group", "seek", "audit", "--to-group", "billing", "--yes")
@@ -90,6 +95,7 @@ def test_seek_wants_one_goal(grouped: Pylog) -> None:
     assert "TOPIC:PARTITION" in grouped.wrong("group", "seek", "billing", "--to", "latest", "--topic", "orders:x")
 
 
+# Promise: cli.md#pylog-group-delete
 def test_delete(grouped: Pylog) -> None:
     """It is forgotten, when one is sure."""
     assert "--yes" in grouped.refused("group", "delete", "billing")
@@ -128,6 +134,7 @@ def test_a_group_that_stands_nowhere_needs_a_topic(grouped: Pylog) -> None:
     assert grouped.run("group", "delete", "new", "--dry-run").stderr == "would delete group new with 1 position\n"
 
 
+# Promise: cli.md#pylog-group-delete
 def test_a_group_that_a_stream_holds_is_refused_before_anybody_is_asked(grouped: Pylog) -> None:
     """Also in a dry run: it would not be done."""
     wish = SessionRequest("token", "a stream on etl-7 (process 4711)", 45_000)
@@ -142,6 +149,7 @@ def test_a_group_that_a_stream_holds_is_refused_before_anybody_is_asked(grouped:
     assert (member["client_id"], member["host"], member["process"]) == ("stream", this_host(), os.getpid())
 
 
+# Promise: cli.md#pylog-group-describe
 def test_a_consumer_is_shown_with_its_client_id_and_its_process(grouped: Pylog) -> None:
     """As far as its id has them: an older pylog's has not."""
     journal = connect(grouped.url).journal

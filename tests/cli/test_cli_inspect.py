@@ -11,6 +11,7 @@ from spark_log.positions import format_timestamp_ms
 from tests.cli.commands import Pylog
 
 
+# Promise: cli.md#pylog-cluster-info
 def test_cluster_info(pylog: Pylog, way: str) -> None:
     """The identity and content of the log, and its writer."""
     found = pylog.json("cluster", "info")
@@ -20,6 +21,7 @@ def test_cluster_info(pylog: Pylog, way: str) -> None:
     assert found["cluster_id"] in pylog.ok("cluster", "info")
 
 
+# Promise: cli.md#pylog-config-alter, cli.md#pylog-config-describe
 def test_config(pylog: Pylog) -> None:
     """Configs of the log and of topics, set and unset."""
     pylog.ok("config", "alter", "-c", "num.partitions=4")
@@ -34,6 +36,7 @@ def test_config(pylog: Pylog) -> None:
     assert "num.partitions" in pylog.refused("config", "alter", "-c", "num.partition=4")
 
 
+# Promise: cli.md#pylog-producer-list
 def test_producer_list(pylog: Pylog) -> None:
     """The producers of the log."""
     (row,) = pylog.json("producer", "list")

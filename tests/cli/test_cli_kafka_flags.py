@@ -13,6 +13,7 @@ from spark_log.cli.reference import verbs
 from tests.cli.commands import Pylog
 
 
+# Promise: command-line.md#coming-from-kafkas-tools
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
@@ -83,6 +84,7 @@ def test_acks_of_a_producer_may_be_kafkas_number(pylog: Pylog) -> None:
     assert "a" in pylog.ok("consume", "acks", "-n", "1")
 
 
+# Promise: command-line.md#coming-from-kafkas-tools
 def test_a_hint_names_options_that_exist(pylog: Pylog) -> None:
     """And commands that exist; no command has an option of which a hint says that it is Kafka's alone."""
     options = {name for _, command in verbs() for param in command.params for name in param.opts}

@@ -31,6 +31,7 @@ def shell(pylog: Pylog, *command: str) -> list[str]:
     return pylog.ok("metadata", "shell", *command).splitlines()
 
 
+# Promise: cli.md#pylog-metadata-shell
 def test_the_state_is_shown_as_a_tree(pylog: Pylog) -> None:
     """Topics by name and by id, partitions, groups, producers and all other fields."""
     assert {"topics", "groups", "producers", "brokers", "configs", "features", "fence"} <= set(shell(pylog, "ls"))
@@ -86,6 +87,7 @@ def test_commands_come_from_standard_input(pylog: Pylog) -> None:
     assert "No closing quotation" in pylog.refused("metadata", "shell", stdin="ls '")
 
 
+# Promise: cli.md#pylog-metadata-shell
 def test_versions_directories_and_copies_are_shown(pylog: Pylog, tmp_path: Path) -> None:
     """Of a node of a quorum, also while it runs."""
     pylog.ok("topic", "create", "late")

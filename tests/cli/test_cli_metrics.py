@@ -58,6 +58,7 @@ def log(tmp_path: Path) -> Iterator[spark_log.Log]:
         yield opened
 
 
+# Promise: monitoring.md#without-a-coordinator
 def test_upkeep_that_repeats_serves_metrics(log: spark_log.Log) -> None:
     """Each scrape has the lag of that moment, not that of the last round, and the upkeep of the process."""
     with running("maintain", "-u", log.url, "--every", "1h", "--metrics", "0") as (process, line):
@@ -76,6 +77,7 @@ def test_upkeep_that_repeats_serves_metrics(log: spark_log.Log) -> None:
         ) not in found
 
 
+# Promise: monitoring.md#without-a-coordinator
 def test_the_console_serves_metrics_with_a_token_of_a_file(log: spark_log.Log, tmp_path: Path) -> None:
     """Prometheus reads the same file."""
     file = tmp_path / "token"
@@ -106,6 +108,7 @@ def test_a_file_without_one_token_is_refused(log: spark_log.Log, tmp_path: Path,
     assert "a-token" not in found
 
 
+# Promise: monitoring.md#without-a-coordinator
 def test_metrics_are_for_this_machine_and_for_a_process_that_stays(log: spark_log.Log) -> None:
     """Both are said before any work."""
     pylog = Pylog(log.url)
@@ -113,6 +116,7 @@ def test_metrics_are_for_this_machine_and_for_a_process_that_stays(log: spark_lo
     assert "add --every" in pylog.wrong("maintain", "--metrics", "0")
 
 
+# Promise: monitoring.md#without-a-coordinator
 def test_a_scrape_that_fails_says_why() -> None:
     """A storage that is unavailable ends neither the port nor the upkeep."""
 

@@ -17,6 +17,7 @@ def pylog(tmp_path: Path) -> Pylog:
     return pylog
 
 
+# Promise: cli.md#pylog-mirror-status, copies.md#keep-a-mirror, tasks/erase.md#copies-elsewhere
 def test_a_log_is_lost_and_recovered(pylog: Pylog, tmp_path: Path) -> None:
     """From the first command to the last."""
     mirror = str(tmp_path / "mirror")
@@ -49,6 +50,7 @@ def test_a_folder_that_is_no_mirror_is_refused(pylog: Pylog, tmp_path: Path) -> 
     assert not (tmp_path / "empty").exists()
 
 
+# Promise: cli.md#pylog-verify
 def test_a_damaged_object_is_repaired_from_the_mirror(pylog: Pylog, tmp_path: Path) -> None:
     """And one of the mirror from the log."""
     mirror = str(tmp_path / "mirror")
@@ -87,6 +89,7 @@ def test_a_mirror_whose_log_is_lost_names_the_recovery(pylog: Pylog, tmp_path: P
         assert "topic create" not in said
 
 
+# Promise: cli.md#pylog-move
 def test_a_log_is_moved(pylog: Pylog, tmp_path: Path) -> None:
     """It asks before; the former URL leads to the new place; wrong usage is named."""
     new = tmp_path / "moved"

@@ -71,6 +71,7 @@ def targets() -> Iterator[tuple[tuple[str, ...], click.Command, click.Parameter]
                 yield path, command, param
 
 
+# Promise: cli.md#the-pylog-command
 def test_an_odd_value_is_accepted_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No traceback, and no control character of it on the terminal.  The log is whole, with its records."""
     monkeypatch.chdir(tmp_path)  # relative paths are values, too

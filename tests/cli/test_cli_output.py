@@ -78,6 +78,7 @@ def test_a_count_has_separators() -> None:
     assert (count_text(1_234_567), count_text(1234.5)) == ("1,234,567", "1,234.5")
 
 
+# Promise: command-line.md#choose-the-output
 def test_people_get_units_and_programs_numbers(pylog: Pylog) -> None:
     """--bytes prints plain numbers in a table; JSON has nothing else."""
     pylog.ok("produce", "orders", stdin="x" * 50 + "\n" * 5000)
@@ -128,6 +129,7 @@ def test_a_table_that_cannot_fit_is_wider() -> None:
     assert max(map(len, table_lines([["A" * 40, "B" * 40]], [False, False], 10))) == 34
 
 
+# Promise: command-line.md#choose-the-output
 def test_on_a_terminal_a_table_fits_and_has_colours(pylog: Pylog) -> None:
     """Not with NO_COLOR, and as wide as it takes with -o wide."""
 
@@ -144,6 +146,7 @@ def test_on_a_terminal_a_table_fits_and_has_colours(pylog: Pylog) -> None:
     assert wide == pylog.ok("config", "describe", "-o", "wide").splitlines()
 
 
+# Promise: command-line.md#choose-the-output
 def test_a_table_that_is_piped_has_neither_colours_nor_a_width(pylog: Pylog) -> None:
     """So `pylog … | grep` finds whole lines."""
     found = pylog.ok("config", "describe")
@@ -167,6 +170,7 @@ def test_a_tuple_is_a_list_in_yaml() -> None:
     assert yaml.safe_load("\n".join(yaml_lines(value))) == yaml.safe_load(flow_text(value)) == {"a": [1, "x"], "b": []}
 
 
+# Promise: command-line.md#choose-the-output
 @pytest.mark.parametrize(
     "command",
     [
@@ -205,6 +209,7 @@ def _without_ages(value: Any) -> Any:
     return [_without_ages(item) for item in value] if isinstance(value, list) else value
 
 
+# Promise: command-line.md#choose-the-output
 def test_csv_has_every_column(pylog: Pylog) -> None:
     """A header with JSON's names, then exact numbers; values that are lists are JSON."""
     assert pylog.ok("topic", "list", "-o", "csv").splitlines()[0] == "topic,partitions,records,bytes"
@@ -223,6 +228,7 @@ def test_wide_adds_columns(pylog: Pylog) -> None:
     assert "GENERATION" in pylog.ok("group", "list", "-o", "wide")
 
 
+# Promise: command-line.md#choose-the-output
 def test_the_environment_holds_the_form(pylog: Pylog) -> None:
     """PYLOG_OUTPUT, unless an option says otherwise; one that is not possible is an error that names the variable."""
     assert json.loads(pylog.ok("topic", "list", PYLOG_OUTPUT="json")) == pylog.json("topic", "list")
@@ -234,6 +240,7 @@ def test_the_environment_holds_the_form(pylog: Pylog) -> None:
     assert [row["topic"] for row in pylog.json("topic", "list")] == ["orders"]
 
 
+# Promise: command-line.md#choose-the-output
 @pytest.mark.parametrize(
     "command",
     [
@@ -269,6 +276,7 @@ def _into_closed_pipe(args: list[str], url: str) -> subprocess.CompletedProcess[
         os.close(writer)
 
 
+# Promise: cli.md#pylog-topic-list
 def test_the_list_of_topics_reads_no_objects(tmp_path: Path) -> None:
     """Neither data nor slice indexes: it comes from the metadata, whatever the topics hold."""
     pylog, sealed = Pylog(tmp_path / "log"), 260

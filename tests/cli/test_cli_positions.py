@@ -36,6 +36,7 @@ def test_consume_starts_at_a_position(kept: Pylog, position: str, offset: int) -
     assert [int(line) for line in lines] == list(range(offset, 10))
 
 
+# Promise: cli.md#pylog-topic-offsets
 @each_position
 def test_topic_offsets_shows_where_a_position_lies(kept: Pylog, position: str, offset: int) -> None:
     """pylog topic offsets --at."""
@@ -43,6 +44,7 @@ def test_topic_offsets_shows_where_a_position_lies(kept: Pylog, position: str, o
     assert row["offset"] == offset
 
 
+# Promise: cli.md#pylog-topic-trim
 @each_position
 def test_topic_trim_keeps_what_is_from_a_position_on(pylog: Pylog, position: str, offset: int) -> None:
     """pylog topic trim --to."""

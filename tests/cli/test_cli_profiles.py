@@ -23,6 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config" / "pylog" / "config.ini"
 
 
+# Promise: command-line.md#name-your-logs
 def test_a_profile_holds_url_and_output(pylog: Pylog, home: Path) -> None:
     """By --profile, before or after the command, or by PYLOG_PROFILE; options take precedence."""
     home.write_text(f"[test]\nurl = {pylog.url}\noutput = csv\n")
@@ -36,6 +37,7 @@ def test_a_profile_holds_url_and_output(pylog: Pylog, home: Path) -> None:
     )
 
 
+# Promise: command-line.md#name-your-logs
 def test_the_environment_takes_precedence_over_the_profile_in_it(pylog: Pylog, home: Path) -> None:
     """PYLOG_URL is nearer at hand than PYLOG_PROFILE."""
     home.write_text("[other]\nurl = /no/such/log\noutput = csv\n")
@@ -43,6 +45,7 @@ def test_the_environment_takes_precedence_over_the_profile_in_it(pylog: Pylog, h
     assert found.stdout == pylog.ok("topic", "list")
 
 
+# Promise: command-line.md#name-your-logs
 def test_a_token_is_sent_to_its_own_url_only(services: Services, tmp_path: Path, home: Path) -> None:
     """With -u or PYLOG_URL, nothing of a profile but its output counts."""
     running = services.start(tmp_path / "log", tokens=parse_tokens({"me": f"admin {TOKEN}"}))
@@ -56,6 +59,7 @@ def test_a_token_is_sent_to_its_own_url_only(services: Services, tmp_path: Path,
     services.stop_all()
 
 
+# Promise: command-line.md#name-your-logs
 def test_storage_options_and_a_certificate(home: Path) -> None:
     """Names keep their case; `ca` becomes part of the URL."""
     home.write_text("[s3]\nurl = s3://bucket/log\nstorage.endpoint_url = http://x\nstorage.Key = k\n")

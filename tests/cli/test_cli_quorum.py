@@ -51,6 +51,7 @@ def init(pylog: Pylog, path: Path, *flags: str) -> str:
     return pylog.ok("quorum", "init", str(path), "--cluster-id", "c", "--node", "1", *flags)
 
 
+# Promise: cli.md#pylog-quorum-init, cli.md#pylog-quorum-random-id, quorum.md#set-up-three-nodes
 def test_a_directory_is_formatted_in_three_ways(pylog: Pylog, tmp_path: Path) -> None:
     """As the first voter, as one of the first voters with the id that it has there, or to join; once."""
     assert "formatted" in init(pylog, tmp_path / "a", "--standalone")
@@ -70,6 +71,7 @@ def info(pylog: Pylog, path: Path) -> dict[str, object]:
     return found
 
 
+# Promise: cli.md#pylog-storage-info
 def test_storage_info_shows_identity_and_content(pylog: Pylog, directory: Path) -> None:
     found = info(pylog, directory)
     assert (found["cluster_id"], found["node_id"], found["directory_id"]) == ("c", 1, "aa")
@@ -82,6 +84,7 @@ def test_storage_info_shows_identity_and_content(pylog: Pylog, directory: Path) 
     assert "is not formatted: run `pylog quorum init`" in pylog.refused("storage", "info", str(directory / "nothing"))
 
 
+# Promise: cli.md#pylog-metadata-dump
 def test_a_dump_shows_writes_and_snapshots(pylog: Pylog, directory: Path) -> None:
     """Of a directory or a file; entries with -o json."""
     table = pylog.ok("metadata", "dump", str(directory))
@@ -93,6 +96,7 @@ def test_a_dump_shows_writes_and_snapshots(pylog: Pylog, directory: Path) -> Non
     assert "neither" in pylog.refused("metadata", "dump", str(directory / "quorum-state"))
 
 
+# Promise: cli.md#pylog-metadata-dump
 def test_damage_is_shown_behind_what_is_whole(pylog: Pylog, directory: Path) -> None:
     """With file and position, and exit status 1; a last write that is not finished is not damage."""
     verify = ("metadata", "dump", str(directory), "--verify")
@@ -114,6 +118,7 @@ def test_a_node_that_follows_shows_that_its_quorum_is_not_lost() -> None:
     assert what_it_does(node, "another") == what_it_does(replace(node, healthy=False), "c") == ""
 
 
+# Promise: cli.md#pylog-quorum-adopt, cli.md#pylog-quorum-restore
 def test_a_directory_adopts_a_log_or_restores_it(tmp_path: Path) -> None:
     """Nothing happens without --yes; each says what it has done, and may be repeated."""
     with spark_log.connect(tmp_path / "log", create=True) as log:

@@ -64,6 +64,9 @@ def running(tmp_path: Path) -> Iterator[Running]:
     found.stop()
 
 
+# Promise: cli.md#pylog-cluster-health, cli.md#pylog-quorum-add-voter, cli.md#pylog-quorum-describe,
+# Promise: cli.md#pylog-quorum-remove-voter, cli.md#pylog-quorum-transfer, quorum.md#stop-restart-and-update-nodes,
+# Promise: quorum.md#watch-it, raft.md#tools-of-operators
 def test_the_quorum_is_shown_and_changed(running: Running, tmp_path: Path) -> None:
     """Under the names of kafka-metadata-quorum; a voter leaves and comes back, another node leads."""
     pylog, options = Pylog(""), running.options
@@ -159,6 +162,7 @@ def roles(pylog: Pylog, options: tuple[str, ...]) -> dict[int, str] | None:
     return {row["node_id"]: row["status"] for row in rows}
 
 
+# Promise: cli.md#pylog-quorum-describe, quorum.md#when-a-majority-is-lost, raft.md#tools-of-operators
 def test_a_command_without_an_answer_says_why(running: Running, tmp_path: Path) -> None:
     """The options that are missing, another secret, nodes that are away, and a majority that is lost."""
     pylog, options = Pylog(""), running.options

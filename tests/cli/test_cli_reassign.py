@@ -52,6 +52,7 @@ def plan(*partitions: dict[str, Any]) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------------- generate
 
 
+# Promise: cli.md#pylog-reassign-generate, from-kafka.md#replicas-and-reassignments, replicas.md#move-partitions
 def test_generate_prints_the_assignment_now_and_the_one_proposed(pylog: Pylog) -> None:
     """In Kafka's JSON, the proposed one in the last line."""
     lines = pylog.ok("reassign", "generate", "-t", "orders", "--brokers", "1,2").splitlines()
@@ -66,6 +67,7 @@ def test_generate_prints_the_assignment_now_and_the_one_proposed(pylog: Pylog) -
     assert sorted(replicas(json.loads(lines[-1]))) == [[1, 2], [2, 1]]
 
 
+# Promise: cli.md#pylog-reassign-generate
 def test_generate_takes_topics_from_a_file_and_another_factor(pylog: Pylog, tmp_path: Path) -> None:
     topics = saved(tmp_path, {"topics": [{"topic": "orders"}, {"topic": "first"}], "version": 1})
     found = pylog.json("reassign", "generate", "--topics-to-move", topics, "--brokers", "0,1,2", "-r", "3")
@@ -90,6 +92,7 @@ def test_wrong_arguments_of_generate(pylog: Pylog, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- execute, verify, cancel and list
 
 
+# Promise: cli.md#pylog-reassign-execute, cli.md#pylog-reassign-verify
 def test_a_partition_without_records_is_reassigned_immediately(pylog: Pylog, tmp_path: Path) -> None:
     """Standard output has the replicas before, as a file that undoes it."""
     file = saved(tmp_path, plan({"partition": 0, "replicas": [2, 1]}, {"partition": 1, "replicas": [1, 0]}))
@@ -107,6 +110,8 @@ def test_a_partition_without_records_is_reassigned_immediately(pylog: Pylog, tmp
     )
 
 
+# Promise: cli.md#pylog-reassign-cancel, cli.md#pylog-reassign-list, cli.md#pylog-reassign-verify,
+# Promise: replicas.md#move-partitions
 def test_a_move_is_listed_until_it_is_cancelled(pylog: Pylog, tmp_path: Path) -> None:
     """The replicas are those of the plan from the beginning, and the former ones until the records are gone there."""
     pylog.ok("produce", "orders", "-p", "0", stdin="a\n")
@@ -125,6 +130,7 @@ def test_a_move_is_listed_until_it_is_cancelled(pylog: Pylog, tmp_path: Path) ->
     assert [row["replicas"] for row in pylog.json("topic", "describe", "orders")["partitions"]] == ["0,1", "2,1"]
 
 
+# Promise: replicas.md#move-partitions
 def test_a_throttle_lasts_until_everything_is_moved(pylog: Pylog, tmp_path: Path) -> None:
     """It is a config of the log, so that every process keeps to it."""
     pylog.ok("produce", "orders", "-p", "0", stdin="a\n")
@@ -144,6 +150,7 @@ def test_a_throttle_lasts_until_everything_is_moved(pylog: Pylog, tmp_path: Path
     assert "not a number of bytes per second" in pylog.wrong("reassign", "execute", file, "--throttle", "fast")
 
 
+# Promise: replicas.md#move-partitions
 def test_a_rollback_during_a_move_returns_to_the_first_replicas(pylog: Pylog, tmp_path: Path) -> None:
     """It prints the assignment before the first move, not the one that is given up."""
     pylog.ok("produce", "orders", "-p", "0", stdin="a\n")
@@ -162,6 +169,7 @@ WRONG = (
 )
 
 
+# Promise: cli.md#pylog-reassign-execute, replicas.md#change-brokers
 def test_a_wrong_file_changes_nothing(pylog: Pylog, tmp_path: Path) -> None:
     """The entry is named, and the other entries are not carried out."""
     for entry, said in WRONG:
@@ -173,6 +181,7 @@ def test_a_wrong_file_changes_nothing(pylog: Pylog, tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- factors, and whole brokers
 
 
+# Promise: cli.md#pylog-topic-alter, replicas.md#move-partitions
 def test_a_replication_factor_is_changed(pylog: Pylog) -> None:
     """With `min.insync.replicas`, in the order that works."""
     pylog.ok("topic", "alter", "orders", "--replication-factor", "3", "-c", "min.insync.replicas=3")
@@ -184,6 +193,7 @@ def test_a_replication_factor_is_changed(pylog: Pylog) -> None:
     assert "factor 4, and 3 brokers can hold replicas" in pylog.refused("topic", "alter", "orders", "-r", "4")
 
 
+# Promise: replicas.md#move-partitions
 def test_a_replication_factor_does_not_replace_a_move_without_a_word(pylog: Pylog) -> None:
     pylog.ok("produce", "orders", stdin="a\nb\n")
     pylog.ok("topic", "alter", "orders", "-r", "3")
@@ -196,6 +206,7 @@ def test_a_replication_factor_does_not_replace_a_move_without_a_word(pylog: Pylo
     pylog.ok("topic", "alter", "orders", "-r", "2", "--additional")
 
 
+# Promise: cli.md#pylog-broker-drain, replicas.md#move-partitions
 def test_a_broker_is_drained(pylog: Pylog) -> None:
     """A dry run changes nothing; afterwards the broker has no replicas and can be removed."""
     shown = pylog.json("broker", "drain", "1", "--dry-run")
@@ -215,6 +226,7 @@ def test_a_broker_is_drained(pylog: Pylog) -> None:
     assert "no other broker is left" in pylog.refused("broker", "drain", "2")
 
 
+# Promise: replicas.md#move-partitions
 def test_a_broker_is_taken_out_under_load(pylog: Pylog, tmp_path: Path) -> None:
     """Its disk is thrown away at last; each record is there once, and none is on it."""
     stop, written = threading.Event(), list[int]()
@@ -288,6 +300,7 @@ def test_a_file_of_topics_that_is_wrong(tmp_path: Path, content: object, said: s
         read_topics(saved(tmp_path, content))
 
 
+# Promise: cli.md#pylog-reassign-execute
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
@@ -320,6 +333,7 @@ def test_several_wrong_entries_are_named_together(tmp_path: Path, pylog: Pylog) 
     assert re.search(r"2 errors: partitions\[0\]: topic 'mine' has no partition 8.*; partitions\[1\]: ", said)
 
 
+# Promise: from-kafka.md#replicas-and-reassignments
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     """Also with a byte order mark, as editors on Windows write it, and without fields that have defaults."""
     lists = {TopicPartition("orders", 1): (2, 1), TopicPartition("é", 0): (3,)}

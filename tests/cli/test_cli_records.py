@@ -13,6 +13,7 @@ from spark_log import connect
 from tests.cli.commands import Pylog
 
 
+# Promise: cli.md#pylog-produce
 def test_lines_become_records(tmp_path: Path) -> None:
     """A topic that is not there is created; a last line without an end counts; line ends of Windows are ends."""
     pylog = Pylog(tmp_path)
@@ -152,6 +153,7 @@ def test_a_tombstone_is_a_key_with_the_null_marker(pylog: Pylog) -> None:
         assert log.table("n").column("key").to_pylist() == [b"b"]
 
 
+# Promise: tasks/keep-the-latest.md#compact-a-topic-that-exists
 def test_altering_a_topic_to_compact_warns_of_records_without_a_key(pylog: Pylog) -> None:
     """They are removed by compaction."""
     pylog.ok("produce", "orders", "-p", "2", stdin="no key\n")
@@ -160,6 +162,7 @@ def test_altering_a_topic_to_compact_warns_of_records_without_a_key(pylog: Pylog
     assert "warning: topic 'orders' has records without a key, such as offset 0 of orders-2" in result.stderr
 
 
+# Promise: clients.md#tables
 def test_consume_prints_the_latest_of_each_key(pylog: Pylog) -> None:
     """Of all partitions or one, up to a number of records; deleted keys and records without a key are left out."""
     pylog.ok("produce", "orders", "--key-delimiter", ":", "-p", "1", stdin="k3:new\nk0:\n")
@@ -175,6 +178,7 @@ def test_consume_prints_the_latest_of_each_key(pylog: Pylog) -> None:
     assert pylog.json("consume", "orders", "--latest", "-p", "2")["offset"] == 1
 
 
+# Promise: clients.md#tables
 @pytest.mark.parametrize(
     "more", [("-g", "g"), ("--follow",), ("-o", "3"), ("--include", "x")], ids=["group", "follow", "offset", "include"]
 )

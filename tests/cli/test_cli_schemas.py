@@ -9,6 +9,7 @@ import spark_log
 from tests.cli.commands import Pylog
 
 
+# Promise: cli.md#pylog-topic-schema
 def test_a_schema_is_given_shown_and_altered(pylog: Pylog, tmp_path: Path) -> None:
     """As DDL, or in a file; refused changes say why, and name what to do."""
     pylog.ok("topic", "create", "clicks", "--schema", "id BIGINT NOT NULL, url STRING")
@@ -30,6 +31,7 @@ def test_a_schema_is_given_shown_and_altered(pylog: Pylog, tmp_path: Path) -> No
     assert "has no schema, its values are bytes" in pylog.refused("topic", "schema", "bytes")
 
 
+# Promise: tasks/typed.md#read
 def test_records_are_consumed_as_lines_of_json(pylog: Pylog) -> None:
     pylog.ok("topic", "create", "clicks", "--schema", "id BIGINT NOT NULL, at TIMESTAMP, sum DECIMAL(10,2)")
     with spark_log.connect(pylog.url) as log:
@@ -37,6 +39,7 @@ def test_records_are_consumed_as_lines_of_json(pylog: Pylog) -> None:
     assert pylog.ok("consume", "clicks") == '{"id":1}\n{"id":2}\n'
 
 
+# Promise: tasks/typed.md#tables, tasks/typed.md#write
 def test_lines_of_json_are_produced_and_dumped_as_rows(pylog: Pylog, tmp_path: Path) -> None:
     """A line that does not fit is named, and nothing of its part of the input is appended; tombstones are kept."""
     pylog.ok("topic", "create", "clicks", "-p", "1", "--schema", "id INT NOT NULL, at TIMESTAMP, sum DECIMAL(10,2)")
@@ -70,6 +73,7 @@ def test_lines_of_json_are_produced_and_dumped_as_rows(pylog: Pylog, tmp_path: P
     pylog.ok("verify")
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 def test_a_plan_shows_what_a_condition_skips(pylog: Pylog) -> None:
     pylog.ok("topic", "create", "clicks", "--schema", "id BIGINT NOT NULL, url STRING")
     with spark_log.connect(pylog.url) as log:

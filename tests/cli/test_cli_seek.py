@@ -27,6 +27,7 @@ def where(pylog: Pylog, group: str = "billing") -> dict[str, list[int]]:
     return found
 
 
+# Promise: command-line.md#move-a-group
 @pytest.mark.parametrize(("by", "offset"), [("3", 7), ("-3", 1), ("100", 10), ("-100", 0)])
 def test_shift_by_stops_at_the_ends(grouped: Pylog, by: str, offset: int) -> None:
     """Forward and back, within what the partition holds."""
@@ -34,6 +35,7 @@ def test_shift_by_stops_at_the_ends(grouped: Pylog, by: str, offset: int) -> Non
     assert where(grouped) == {"audit": [2], "orders": [0, offset, 0]}
 
 
+# Promise: command-line.md#move-a-group
 def test_a_shift_starts_from_a_committed_offset(grouped: Pylog) -> None:
     """As Kafka's: without one it is refused."""
     grouped.ok("topic", "create", "new")
@@ -42,6 +44,7 @@ def test_a_shift_starts_from_a_committed_offset(grouped: Pylog) -> None:
     )
 
 
+# Promise: command-line.md#move-a-group
 def test_several_topics_and_partitions(grouped: Pylog) -> None:
     """--topic may be repeated, and names several partitions as Kafka's does."""
     places = ["--topic", "orders:1,2", "--topic", "audit"]
@@ -54,6 +57,7 @@ def test_several_topics_and_partitions(grouped: Pylog) -> None:
     assert "TOPIC:PARTITION" in grouped.wrong("group", "seek", "billing", "--to", "latest", "--topic", "orders:1,x")
 
 
+# Promise: command-line.md#move-a-group
 def test_an_export_is_read_back(grouped: Pylog, tmp_path: Path) -> None:
     """In the form of Kafka's tool, from a file or standard input."""
     text = grouped.ok("group", "describe", "billing", "--export")
@@ -65,6 +69,7 @@ def test_an_export_is_read_back(grouped: Pylog, tmp_path: Path) -> None:
     assert where(grouped, "copy") == where(grouped, "piped") == where(grouped)
 
 
+# Promise: command-line.md#move-a-group
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -97,6 +102,7 @@ def test_a_file_names_its_partitions_itself(grouped: Pylog) -> None:
     assert "leave it out" in grouped.wrong("group", "seek", "billing", "--from-file", "-", "--topic", "orders")
 
 
+# Promise: cli.md#pylog-group-remove-members, command-line.md#move-a-group
 def test_members_are_removed(pylog: Pylog) -> None:
     """The next commit of one that hangs is refused; --dry-run and --yes are as everywhere."""
     tp = TopicPartition("orders", 1)
@@ -116,6 +122,7 @@ def test_members_are_removed(pylog: Pylog) -> None:
     assert "did you mean billing?" in pylog.refused("group", "remove-members", "biling", "--yes")
 
 
+# Promise: cli.md#pylog-consume
 def test_topics_are_consumed_by_pattern(grouped: Pylog) -> None:
     """The whole name matches; with a group and without."""
     for more in ([], ["-g", "new"]):

@@ -67,6 +67,7 @@ def eventually(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+# Promise: cli.md#pylog-consume
 def test_two_that_follow_share_the_partitions_and_commit_what_they_printed(served: Pylog) -> None:
     """Each record is printed by one of them; Ctrl-C and SIGTERM end them in order, and the group stands at the end."""
 
@@ -107,6 +108,7 @@ def test_a_second_signal_does_not_keep_it_from_leaving(served: Pylog) -> None:
     assert served.json("group", "describe", "g")["members"] == []
 
 
+# Promise: cli.md#pylog-consume
 def test_what_nobody_could_read_is_not_committed(served: Pylog) -> None:
     """The other side of the pipe was closed before the first record."""
     with following(served) as process:
@@ -131,6 +133,7 @@ def test_a_position_is_where_each_partition_starts(served: Pylog) -> None:
     assert "it has 0 to 2" in served.refused("consume", "orders", "-g", "g", "-o", "7")
 
 
+# Promise: cli.md#pylog-group-lag
 def test_lag_is_shown_again_and_again_until_it_is_interrupted(served: Pylog) -> None:
     """With what came meanwhile; Ctrl-C ends it in order."""
     served.ok("consume", "orders", "-g", "g", "-p", "2")
@@ -148,6 +151,7 @@ def test_lag_is_shown_again_and_again_until_it_is_interrupted(served: Pylog) -> 
     assert [columns[4] for columns in (first, second)] == ["0", "1"]
 
 
+# Promise: cli.md#pylog-group-describe
 def test_a_group_that_waits_for_its_members_is_shown_as_such(services: Services, tmp_path: Path) -> None:
     """Before the log knows of it; and groups can be listed by what they are doing."""
     slow = GroupConfig(initial_rebalance_delay_ms=60_000)

@@ -10,6 +10,7 @@ from spark_log.settings import TOPIC_CONFIGS
 from tests.cli.commands import Pylog
 
 
+# Promise: cli.md#pylog-topic-create
 def test_create_begins_a_log(tmp_path: Path) -> None:
     """The first topic of a new URL creates the log there."""
     pylog = Pylog(tmp_path / "new")
@@ -38,6 +39,7 @@ def test_create_refuses(pylog: Pylog) -> None:
     assert "KEY=VALUE" in pylog.wrong("topic", "create", "b", "-c", "retention")
 
 
+# Promise: cli.md#pylog-topic-list
 def test_list_as_a_table(pylog: Pylog) -> None:
     """A line for each topic under a header."""
     header, line = pylog.ok("topic", "list").splitlines()
@@ -45,6 +47,7 @@ def test_list_as_a_table(pylog: Pylog) -> None:
     assert line.split()[:3] == ["orders", "3", "10"]
 
 
+# Promise: cli.md#pylog-topic-describe
 def test_describe(pylog: Pylog) -> None:
     """Each config with its source, and partitions; configs without effect only if they are set, or with --all."""
     found = pylog.json("topic", "describe", "orders")
@@ -109,6 +112,7 @@ def test_alter(pylog: Pylog) -> None:
     assert "nothing to alter" in pylog.wrong("topic", "alter", "orders")
 
 
+# Promise: cli.md#pylog-topic-delete
 def test_delete_asks(pylog: Pylog) -> None:
     """Not on a terminal and without --yes it is refused; a dry run does nothing."""
     assert "--yes" in pylog.refused("topic", "delete", "orders")
@@ -119,6 +123,7 @@ def test_delete_asks(pylog: Pylog) -> None:
     assert pylog.json("topic", "list") == []
 
 
+# Promise: cli.md#pylog-topic-trim, retention.md#remove-records-now
 def test_trim(pylog: Pylog) -> None:
     """Records before a position go, in all partitions or in one."""
     assert "--yes" in pylog.refused("topic", "trim", "orders", "--to", "latest-4")
@@ -130,6 +135,7 @@ def test_trim(pylog: Pylog) -> None:
     assert "6 to 10" in pylog.refused("topic", "trim", "orders", "--to", "11", "-p", "1", "--yes")
 
 
+# Promise: cli.md#pylog-topic-offsets
 @pytest.mark.parametrize(("position", "offset"), [("latest-3", 7), ("earliest", 0), ("now-1h", 0), ("now-0s", 10)])
 def test_offsets_at_a_position(pylog: Pylog, position: str, offset: int) -> None:
     """Positions are shown as offsets."""

@@ -9,6 +9,7 @@ from spark_log.errors import ProducerFenced
 from tests.cli.commands import Pylog
 
 
+# Promise: cli.md#pylog-transaction-describe, cli.md#pylog-transaction-list
 def test_list_and_describe(pylog: Pylog) -> None:
     """The last action of each id, and the offsets that it committed."""
     with connect(pylog.url) as log, log.transaction("etl-1", transaction_timeout_ms=5000) as txn:
@@ -21,6 +22,7 @@ def test_list_and_describe(pylog: Pylog) -> None:
     assert pylog.ok("transaction", "describe", "etl-1").splitlines()[-1].split() == ["audit", "0", "0", "1"]
 
 
+# Promise: cli.md#pylog-transaction-abort
 def test_abort(pylog: Pylog) -> None:
     """Its process can commit no more; what it would do is said before, and what is over is not aborted."""
     with connect(pylog.url) as log:

@@ -45,6 +45,7 @@ def test_maintain_compacts(pylog: Pylog) -> None:
     assert "compact" not in pylog.ok("maintain", "--dry-run")
 
 
+# Promise: cli.md#pylog-maintain
 def test_a_round_is_looked_at(small: Pylog) -> None:
     """Once, and not done."""
     version = small.json("cluster", "info")["version"]
@@ -54,6 +55,7 @@ def test_a_round_is_looked_at(small: Pylog) -> None:
     assert "leave out --every" in small.wrong("maintain", "--dry-run", "--every", "10m")
 
 
+# Promise: tasks/keep-the-latest.md#see-that-it-runs
 def test_maintain_says_what_it_compacts(pylog: Pylog) -> None:
     """Before, with --dry-run, and after; a round that compacts nothing does not mention it."""
     pylog.ok("topic", "create", "latest", "-c", "cleanup.policy=compact")
@@ -74,6 +76,7 @@ def test_maintain_says_what_it_compacts(pylog: Pylog) -> None:
     assert "compact" not in pylog.ok("maintain")
 
 
+# Promise: tasks/keep-the-latest.md#see-that-it-runs
 def test_maintain_says_that_segments_have_grown(pylog: Pylog) -> None:
     """A few records take less than the column of offsets that their segment has afterwards."""
     pylog.ok("topic", "create", "latest", "-c", "cleanup.policy=compact")
@@ -83,6 +86,7 @@ def test_maintain_says_that_segments_have_grown(pylog: Pylog) -> None:
     assert re.search(r"1 partition compacted \(1 record less, \d+ B more\)", text), text
 
 
+# Promise: cli.md#pylog-checkpoint
 def test_merge_and_checkpoint_alone(small: Pylog) -> None:
     """Each duty has its verb."""
     assert small.json("merge")["slices"] == 6
@@ -107,6 +111,7 @@ def test_gc_asks(small: Pylog) -> None:
     assert small.json("gc", "--yes") == {"deleted": 0}
 
 
+# Promise: cli.md#pylog-verify
 def test_verify(small: Pylog, tmp_path: Path) -> None:
     """A sound log passes; damage is a table, or JSON, and exit status 1."""
     assert small.ok("verify", "--deep").startswith("no problems found in 1 topic")
@@ -139,6 +144,7 @@ def test_plan_of_a_condition(small: Pylog) -> None:
     assert "where: 'key = 1' cannot be used by a read" in small.refused("plan", "orders", "--where", "key = 1")
 
 
+# Promise: cli.md#pylog-segment-dump
 def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
     """The batches of an object; other files are refused."""
     (name,) = [str(file.relative_to(tmp_path / "log")) for file in tmp_path.glob("log/data/*/*.seg")]
@@ -150,6 +156,7 @@ def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
     assert "relative" in pylog.refused("segment", "dump", "../../etc/passwd")
 
 
+# Promise: cli.md#pylog-segment-dump
 def test_segment_dump_of_a_slice_index(small: Pylog, tmp_path: Path) -> None:
     """Its slices with topic and offsets, or without a topic if the log dropped them; other files are refused."""
     journal = Journal.open(LocalStore(small.url), create=False)
@@ -170,6 +177,7 @@ def test_segment_dump_of_a_slice_index(small: Pylog, tmp_path: Path) -> None:
         assert words in small.refused("segment", "dump", name)
 
 
+# Promise: cli.md#pylog-metadata-dump
 def test_metadata_dump(pylog: Pylog) -> None:
     """Records, a version a line, or the state that they come to."""
     lines = [json.loads(line) for line in pylog.ok("metadata", "dump", "--output", "json").splitlines()]
@@ -179,6 +187,7 @@ def test_metadata_dump(pylog: Pylog) -> None:
     assert json.loads(pylog.ok("metadata", "dump", "--state"))["version"] == 2
 
 
+# Promise: cli.md#pylog-cluster-release
 def test_a_log_whose_coordinator_crashed_is_released_by_hand(pylog: Pylog) -> None:
     """Only with --force; where nobody has the log there is nothing to do."""
     journal = Journal.open(LocalStore(pylog.url, "os"), create=True)
@@ -191,6 +200,7 @@ def test_a_log_whose_coordinator_crashed_is_released_by_hand(pylog: Pylog) -> No
     assert pylog.json("cluster", "info")["coordinator"] == ""
 
 
+# Promise: cli.md#pylog-repair
 def test_repair(pylog: Pylog, tmp_path: Path) -> None:
     """A healthy log is left alone; a damaged one is named, with --dry-run, and restored with --yes."""
     assert "nothing to repair" in pylog.ok("repair")
@@ -220,6 +230,7 @@ def test_a_lost_version_is_looked_at(small: Pylog, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("log/meta/damaged/*"))) == 2
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 @pytest.mark.parametrize("line", ["produce orders", "topic create t", "consume orders", "verify", "maintain"])
 @pytest.mark.parametrize("left", ["log", "ckpt"])
 def test_a_missing_format_file_is_to_be_restored(pylog: Pylog, tmp_path: Path, line: str, left: str) -> None:
@@ -233,6 +244,7 @@ def test_a_missing_format_file_is_to_be_restored(pylog: Pylog, tmp_path: Path, l
     assert not (tmp_path / "log/meta/format").exists()
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_process_that_has_the_log_open_reads_on_without_the_format_file(pylog: Pylog, tmp_path: Path) -> None:
     """It commits offsets, too.  Appends to a folder fail: its disk may not be mounted."""
     with spark_log.connect(pylog.url) as log:
@@ -245,6 +257,7 @@ def test_a_process_that_has_the_log_open_reads_on_without_the_format_file(pylog:
     assert len(pylog.ok("consume", "orders", "-p", "1", "-g", "g").split()) == 7
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_missing_format_file_is_made_again_by_repair(small: Pylog, tmp_path: Path) -> None:
     """Not without being asked, nor under an id that nobody has named; then the log has everything."""
     before, identity = small.ok("topic", "list"), small.json("cluster", "info")["cluster_id"]

@@ -23,6 +23,7 @@ def test_rates_are_what_a_column_gained() -> None:
     assert [row["appended_per_second"] for row in found] == [2.5, None]
 
 
+# Promise: command-line.md#watch-groups-and-topics
 def test_a_terminal_is_drawn_again(pylog: Pylog) -> None:
     """The screen is cleared, and has a clock and rates."""
     pylog.ok("consume", "orders", "-g", "g", "-n", "3")
@@ -40,6 +41,7 @@ def check_terminal(pylog: Pylog, command: list[str]) -> None:
     assert "IN/S" in header
 
 
+# Promise: command-line.md#watch-groups-and-topics
 def test_elsewhere_it_is_appended(pylog: Pylog) -> None:
     """No control characters, and a table each time; the first one has no rates yet."""
     pylog.ok("consume", "orders", "-g", "g", "-n", "3")

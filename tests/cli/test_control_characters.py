@@ -215,6 +215,7 @@ def odd(tmp_path: Path) -> Pylog:
     return pylog
 
 
+# Promise: command-line.md#choose-the-output
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_command_prints_a_control_character(odd: Pylog, tmp_path: Path, verb: str) -> None:
     """Neither its output nor its errors, in any form."""
@@ -230,6 +231,7 @@ def test_no_command_prints_a_control_character(odd: Pylog, tmp_path: Path, verb:
             assert [line for line in printed.split("\n") if not line.isprintable()] == [], given
 
 
+# Promise: command-line.md#choose-the-output
 def test_records_on_a_terminal_have_no_control_characters(odd: Pylog) -> None:
     """Programs get keys and values as they are, as from kcat; names of headers are escaped for both."""
     args = ("consume", "orders", "-f", "%k %v %h\\n", "--url", odd.url)

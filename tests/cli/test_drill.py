@@ -14,6 +14,7 @@ from tests.processes import free_port
 from tests.unit.test_pages import ROOT
 
 
+# Promise: operations.md#drill
 def test_the_drill_of_the_page_ends_with_every_record(tmp_path: Path) -> None:
     """Checkpoints, an object and then the whole log are lost; the mirror has all 1,000 records.  With the coordinator
     that leads, no record is lost.

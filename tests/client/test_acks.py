@@ -85,6 +85,7 @@ def isr(log: spark_log.Log, topic: str = "t") -> tuple[int, ...]:
     return log.admin.describe_topics([topic])[topic].partitions[0].isr
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 @pytest.mark.parametrize("acks", [1, "0"])
 def test_an_append_waits_for_the_leader_only(log: spark_log.Log, roots: ControlledRoots, acks: str | int) -> None:
     """Readers see the records when all in-sync replicas have them, which this process copies to later."""
@@ -100,6 +101,7 @@ def test_an_append_waits_for_the_leader_only(log: spark_log.Log, roots: Controll
     assert log.read("t").num_rows == 9 and isr(log) == (0, 1, 2)
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_an_append_with_acks_all_copies_what_is_pending_before_it(log: spark_log.Log) -> None:
     """It is acknowledged when readers see it."""
     commit_on_leader(log, "t", ROWS)
@@ -109,6 +111,7 @@ def test_an_append_with_acks_all_copies_what_is_pending_before_it(log: spark_log
     assert ends(log) == (27, 27) and isr(log) == (0, 1, 2)
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_records_with_acks_all_are_not_acknowledged_before_readers_see_them(log: spark_log.Log) -> None:
     """The error says that they are in the log."""
     pending = Committed(7, {}, repeated=True, pending=True)
@@ -117,6 +120,7 @@ def test_records_with_acks_all_are_not_acknowledged_before_readers_see_them(log:
     assert late.value.maybe_applied
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_partition_whose_earlier_records_are_on_a_root_that_is_away_delays_no_other(log: spark_log.Log) -> None:
     """Nothing is written behind them.  Other partitions are written, also those of the same replicas."""
     log.admin.create_topics([spark_log.NewTopic("v", replica_assignment={0: (1, 2)})])
@@ -148,6 +152,7 @@ def test_offsets_of_pending_records_are_in_range(log: spark_log.Log) -> None:
         assert [one.offset for one in consumer.poll(timeout_ms=1000)[tp]] == [6, 7, 8]
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_producer_with_acks_0_does_not_wait(log: spark_log.Log) -> None:
     with log.producer(acks=0) as producer:
         assert producer.send("t", b"x").result(30).offset == -1
@@ -166,6 +171,7 @@ def test_a_leader_whose_root_takes_nothing_is_passed_over(log: spark_log.Log, ro
     assert ends(log, "u") == (10, 10) and isr(log, "u") == (2,)
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_writes_that_happen_once_need_acks_all(log: spark_log.Log) -> None:
     """As in Kafka, an idempotent producer does if that is asked for; a transaction takes nothing else."""
     with pytest.raises(InvalidRequest, match="needs acks=all"):
@@ -180,6 +186,7 @@ def test_a_topic_with_one_copy_has_nothing_pending(log: spark_log.Log) -> None:
     assert ends(log, "v") == (9, 9)
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_records_that_are_lost_before_readers_see_them_hold_up_nobody(log: spark_log.Log, tmp_path: Path) -> None:
     """The disk of the leader is replaced: their offsets have no records, and the log says which."""
     log.append("u", ROWS)
@@ -196,6 +203,7 @@ def test_records_that_are_lost_before_readers_see_them_hold_up_nobody(log: spark
     assert verify(log, deep=True) == []
 
 
+# Promise: tasks/erase.md#before
 def test_an_erasure_waits_for_records_that_readers_do_not_see_yet(log: spark_log.Log) -> None:
     """Otherwise they would become visible after it, with the erased key."""
     log.append("t", [{"key": b"k", "value": b"1"}, {"key": b"other", "value": b"2"}])
@@ -210,6 +218,7 @@ def test_an_erasure_waits_for_records_that_readers_do_not_see_yet(log: spark_log
     assert report.records == 2 and report.before == {0: 3} and log.read("t")["key"].to_pylist() == [b"other"]
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_records_on_a_root_that_is_fenced_by_hand_are_copied_from_there(log: spark_log.Log) -> None:
     """It answers, so nothing is given up, whenever that would be."""
     log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
@@ -220,6 +229,7 @@ def test_records_on_a_root_that_is_fenced_by_hand_are_copied_from_there(log: spa
     assert ends(log, "t") == ends(log, "u") == (9, 9) and log.read("u").num_rows == log.read("t").num_rows == 9
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_fenced_root_that_hangs_holds_up_nothing(log: spark_log.Log, roots: ControlledRoots, tmp_path: Path) -> None:
     """Nor is anything given up while it is not known whether it answers."""
     log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
@@ -237,6 +247,7 @@ def test_a_fenced_root_that_hangs_holds_up_nothing(log: spark_log.Log, roots: Co
     assert log.read("u").num_rows == 9
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_records_on_a_fenced_root_that_is_away_are_given_up_after_a_time(log: spark_log.Log, tmp_path: Path) -> None:
     """Before, they wait for its return."""
     commit_on_leader(log, "u", ROWS)
@@ -251,6 +262,7 @@ def test_records_on_a_fenced_root_that_is_away_are_given_up_after_a_time(log: sp
     assert log.read("u").num_rows == 0
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_an_old_backup_of_a_fenced_root_is_not_the_last_word(log: spark_log.Log, tmp_path: Path) -> None:
     """It is mounted for a moment.  The disk that comes back in its place has the records."""
     shutil.copytree(tmp_path / "broker1", tmp_path / "backup")
@@ -273,6 +285,7 @@ def test_an_old_backup_of_a_fenced_root_is_not_the_last_word(log: spark_log.Log,
     assert log.read("u").num_rows == 9
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_records_whose_file_is_missing_are_given_up_after_a_time(log: spark_log.Log, tmp_path: Path) -> None:
     """So that readers do not wait for ever."""
     commit_on_leader(log, "u", ROWS)
@@ -286,6 +299,7 @@ def test_records_whose_file_is_missing_are_given_up_after_a_time(log: spark_log.
     assert log.read("u").num_rows == 0
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_replicator_that_was_stopped_looks_once_more(log: spark_log.Log, tmp_path: Path) -> None:
     """The time was over while it was stopped, and the right disk is there again, which nobody has noticed yet."""
     commit_on_leader(log, "u", ROWS)
@@ -360,6 +374,7 @@ def test_records_on_fenced_roots_that_answer_are_not_given_up_when_their_partiti
     assert ends(log, "u") == (9, 9) and log.read("u").num_rows == 0
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_nothing_is_given_up_while_it_is_copied(
     log: spark_log.Log, roots: ControlledRoots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +396,7 @@ def test_nothing_is_given_up_while_it_is_copied(
     assert log.read("u").num_rows == 9
 
 
+# Promise: replicas.md#when-a-disk-fails
 @pytest.mark.parametrize("order", ["keyless", "denied", "denied data/"])
 def test_a_process_without_access_gives_nothing_up(log: spark_log.Log, roots: ControlledRoots, order: str) -> None:
     """Another one, which has access, copies it."""
@@ -398,6 +414,7 @@ def test_a_process_without_access_gives_nothing_up(log: spark_log.Log, roots: Co
     assert log.read("u").num_rows == 9
 
 
+# Promise: replicas.md#what-keeps-replicas-in-sync
 def test_a_process_for_one_broker_copies_from_fenced_ones_to_it_only(log: spark_log.Log, tmp_path: Path) -> None:
     """It gives nothing up for a root that it does not see: another process may copy from there."""
     register_broker(log, 3, str(tmp_path / "broker3"))
@@ -420,6 +437,7 @@ def test_a_process_for_one_broker_copies_from_fenced_ones_to_it_only(log: spark_
         replicator.round()
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_single_run_waits_for_copies_from_fenced_roots(
     log: spark_log.Log, roots: ControlledRoots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +458,7 @@ def test_copies_from_fenced_roots_keep_to_the_limit(log: spark_log.Log) -> None:
     assert ends(log, "u") == (1, 1) and time.monotonic() - began >= 0.7
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_root_whose_description_is_in_a_cache_keeps_one_thread(
     log: spark_log.Log, roots: ControlledRoots, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_topics_are_created_described_grown_and_deleted(log: spark_log.Log) -> N
     assert log.admin.list_topics() == ["orders"]
 
 
+# Promise: clients.md#admin
 def test_one_wrong_topic_keeps_all_from_being_created(log: spark_log.Log) -> None:
     """Names, counts, configs, topics that are there; a dry run says the same."""
     for wrong, error in [

@@ -37,6 +37,7 @@ class RestoringStore(Wrapper):
         return self.inner.put_new(key, data)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("call", CALLS)
 def test_offsets_of_the_lost_log_change_nothing(tmp_path: Path, call: str) -> None:
     """The restored log has new records before them: they would be deleted, or skipped by the group."""

@@ -63,6 +63,7 @@ async def wait_for(result: Awaitable[Any]) -> Any:
 # ----------------------------------------------------------------------------------------------------------- the log
 
 
+# Promise: clients.md#asyncio
 def test_a_log_is_written_and_read(tmp_path: Path) -> None:
     """Results are those of the blocking calls."""
 
@@ -78,6 +79,7 @@ def test_a_log_is_written_and_read(tmp_path: Path) -> None:
     on_a_log(tmp_path, body)
 
 
+# Promise: clients.md#asyncio
 def test_a_cancelled_append_can_be_awaited_again(tmp_path: Path) -> None:
     """It is done once, and its offsets are known."""
 
@@ -95,6 +97,7 @@ def test_a_cancelled_append_can_be_awaited_again(tmp_path: Path) -> None:
     assert len(values(new_log(tmp_path), "orders")) == 10
 
 
+# Promise: clients.md#asyncio
 def test_leaving_the_block_waits_for_appends(tmp_path: Path) -> None:
     """Nobody awaits them, and an error ends the block."""
 
@@ -121,6 +124,7 @@ def test_a_log_that_is_closed_says_so(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ the producer
 
 
+# Promise: clients.md#asyncio
 def test_a_producer_keeps_the_order_of_sends(tmp_path: Path) -> None:
     """Positions and errors come with the results."""
 
@@ -138,6 +142,7 @@ def test_a_producer_keeps_the_order_of_sends(tmp_path: Path) -> None:
     assert values(new_log(tmp_path), "orders") == [b"%d" % number for number in range(100)]
 
 
+# Promise: clients.md#asyncio
 def test_a_cancelled_send_is_in_the_log_when_the_block_ends(tmp_path: Path) -> None:
     """The cancellation passes through the block, which waits."""
 
@@ -163,6 +168,7 @@ def test_a_cancelled_send_is_in_the_log_when_the_block_ends(tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------------------ the consumer
 
 
+# Promise: clients.md#asyncio
 def test_a_consumer_is_an_async_iterator(tmp_path: Path) -> None:
     """It ends after `consumer_timeout_ms`; on leaving the block, the handled records are committed."""
 
@@ -178,6 +184,7 @@ def test_a_consumer_is_an_async_iterator(tmp_path: Path) -> None:
     on_a_log(tmp_path, body, records=10)
 
 
+# Promise: clients.md#asyncio
 def test_the_record_of_a_loop_that_ended_early_is_read_again(tmp_path: Path) -> None:
     """By the next loop, and by the next consumer; `commit` counts it as handled."""
 
@@ -197,6 +204,7 @@ def test_the_record_of_a_loop_that_ended_early_is_read_again(tmp_path: Path) -> 
     on_a_log(tmp_path, body, records=10)
 
 
+# Promise: clients.md#asyncio
 def test_nothing_is_committed_after_an_error(tmp_path: Path) -> None:
     """The next consumer reads all records again."""
 
@@ -211,6 +219,7 @@ def test_nothing_is_committed_after_an_error(tmp_path: Path) -> None:
     on_a_log(tmp_path, body, records=10)
 
 
+# Promise: clients.md#asyncio
 def test_a_record_that_was_fetched_for_a_cancelled_loop_is_given_to_the_next(tmp_path: Path) -> None:
     """The poll ends after the cancellation."""
 
@@ -227,6 +236,7 @@ def test_a_record_that_was_fetched_for_a_cancelled_loop_is_given_to_the_next(tmp
     on_a_log(tmp_path, body)
 
 
+# Promise: clients.md#asyncio
 def test_a_timeout_around_a_loop_loses_nothing(tmp_path: Path) -> None:
     """The loop is cancelled in its body, and the task leaves the block without an error."""
 
@@ -246,6 +256,7 @@ def test_a_timeout_around_a_loop_loses_nothing(tmp_path: Path) -> None:
     on_a_log(tmp_path, body, records=10)
 
 
+# Promise: clients.md#asyncio
 def test_a_consumer_seeks_and_is_assigned(tmp_path: Path) -> None:
     """Records that it had fetched are left out."""
 
@@ -262,6 +273,7 @@ def test_a_consumer_seeks_and_is_assigned(tmp_path: Path) -> None:
     on_a_log(tmp_path, body, records=10)
 
 
+# Promise: clients.md#asyncio
 def test_two_tasks_cannot_wait_for_one_consumer(tmp_path: Path) -> None:
     async def body(log: AsyncLog) -> None:
         async with reader(log, consumer_timeout_ms=60_000) as consumer:
@@ -274,6 +286,7 @@ def test_two_tasks_cannot_wait_for_one_consumer(tmp_path: Path) -> None:
     on_a_log(tmp_path, body)
 
 
+# Promise: clients.md#asyncio
 def test_the_event_loop_continues_while_a_consumer_waits(tmp_path: Path) -> None:
     """Other tasks run."""
 

@@ -65,6 +65,7 @@ class Loops:
         assert set(range(await consumer.committed(P0) or 0)) <= self.handled
 
 
+# Promise: clients.md#asyncio
 @pytest.mark.parametrize("seed", range(3))
 def test_cancelled_loops_lose_no_record_and_commit_none_that_was_not_handled(tmp_path: Path, seed: int) -> None:
     """With the same consumer, and with the next one."""

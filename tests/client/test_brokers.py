@@ -139,6 +139,7 @@ def _old_copies(root: Path) -> Path:
     return root / "old"
 
 
+# Promise: replicas.md#change-brokers
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -221,6 +222,7 @@ def test_a_root_without_write_access(log: Log, tmp_path: Path, s3: Callable[[], 
     assert 1 not in log.journal.refresh().brokers
 
 
+# Promise: replicas.md#change-brokers
 @pytest.mark.parametrize(
     "options",
     [
@@ -249,6 +251,7 @@ def test_options_of_a_broker_take_precedence(s3: Callable[[], Any], tmp_path: Pa
     again.journal.roots.check(1)
 
 
+# Promise: replicas.md#change-brokers
 def test_roots_on_one_disk_are_warned_of(log: Log, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="on the same disk as the log's own root"):
         add_broker(log.journal, 1, str(tmp_path / "disk1"))
@@ -356,6 +359,7 @@ def test_a_broker_may_be_replaced_on_another_disk_that_is_named(log: Log, mount:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "pylog", str(disk)], check=True)
 
 
+# Promise: replicas.md#change-brokers
 def test_the_last_copies_are_not_given_up_without_saying_so(log: Log, tmp_path: Path) -> None:
     roots = [tmp_path / "disk1", tmp_path / "disk2"]
     journal = with_copies(log, roots)
@@ -375,6 +379,7 @@ def test_a_removed_brokers_folder_can_be_used_again(log: Log, tmp_path: Path) ->
     add_broker(log.journal, 2, str(tmp_path / "disk1"))
 
 
+# Promise: replicas.md#change-brokers
 def test_a_broker_with_replicas_is_not_removed(log: Log, tmp_path: Path) -> None:
     journal = with_copies(log, [tmp_path / "disk1"])
     with pytest.raises(InvalidRequest, match="has replicas of 1 topic"):
@@ -382,6 +387,7 @@ def test_a_broker_with_replicas_is_not_removed(log: Log, tmp_path: Path) -> None
     journal.roots.check(1, again=True)
 
 
+# Promise: cli.md#pylog-broker-describe
 def test_log_dirs_have_bytes_by_topic(log: Log, tmp_path: Path) -> None:
     """Those of the files on the roots, and those that are lacking."""
     for broker in (1, 2):

@@ -32,6 +32,7 @@ def kept(filled: Path) -> spark_log.Log:
     return spark_log.connect(log_url(filled), durability="os")
 
 
+# Promise: spark-read.md#options-of-a-read
 @each_position
 def test_a_scan_starts_at_a_position(kept: spark_log.Log, position: str, offset: int) -> None:
     """log.scan(start=…)."""
@@ -62,12 +63,14 @@ def test_offsets_are_listed_by_position(kept: spark_log.Log, position: str, offs
     assert kept.admin.list_offsets({T: position}) == {T: offset}
 
 
+# Promise: clients.md#admin
 @each_position
 def test_records_are_deleted_before_a_position(log: spark_log.Log, position: str, offset: int) -> None:
     """admin.delete_records."""
     assert log.admin.delete_records({T: position}) == {T: offset}
 
 
+# Promise: clients.md#admin
 @each_position
 def test_a_group_is_moved_to_a_position(log: spark_log.Log, position: str, offset: int) -> None:
     """admin.alter_consumer_group_offsets."""

@@ -12,6 +12,7 @@ from tests.client.logs import log_url
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 
 
+# Promise: clients.md#python-clients
 def test_the_python_of_the_page_on_clients_runs(tmp_path: Path, way: str) -> None:
     """All blocks, in one session, with a log on storage and with a coordinator."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

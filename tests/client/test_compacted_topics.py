@@ -37,6 +37,7 @@ def compact(log: spark_log.Log, topic: str) -> None:
         other.admin.incremental_alter_configs({topic: COMPACT})
 
 
+# Promise: tasks/keep-the-latest.md#every-record-has-a-key
 def test_an_append_with_one_record_without_a_key_writes_nothing(log: spark_log.Log) -> None:
     """The error names the topic, the row, and the ways out.  Rows are counted across batches."""
     rows = 70_000
@@ -48,6 +49,7 @@ def test_an_append_with_one_record_without_a_key_writes_nothing(log: spark_log.L
     assert sorted(map(repr, values(log, "latest"))) == ["None", "b'an empty key'"]
 
 
+# Promise: tasks/keep-the-latest.md#every-record-has-a-key
 def test_a_producer_refuses_single_records_without_a_key(log: spark_log.Log) -> None:
     """Each fails alone, also among many, and records of other topics need no key."""
     with log.producer(linger_ms=1000) as producer:
@@ -66,6 +68,7 @@ def test_a_producer_refuses_single_records_without_a_key(log: spark_log.Log) -> 
             found[future.result().partition] += 1
 
 
+# Promise: tasks/keep-the-latest.md#every-record-has-a-key
 def test_a_transaction_refuses_records_without_a_key(log: spark_log.Log) -> None:
     """A single record when it is sent, and the caller may continue; rows of an append end the transaction."""
     with log.transaction("t") as txn:
@@ -85,6 +88,7 @@ def test_a_transaction_refuses_records_without_a_key(log: spark_log.Log) -> None
     assert (values(log, "latest"), values(log, "events")) == ([b"1"], [b"3"])
 
 
+# Promise: tasks/keep-the-latest.md#compact-a-topic-that-exists
 def test_a_policy_that_changes_during_an_upload_is_noticed(log: spark_log.Log) -> None:
     """The commit is refused, because it is decided after the change.  Records with keys are committed."""
     epoch = log.journal.refresh().version

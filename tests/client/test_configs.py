@@ -23,6 +23,7 @@ def stored(log: spark_log.Log, topic: str) -> int:
     return sum(part.bytes for part in log.admin.describe_topics([topic])[topic].partitions)
 
 
+# Promise: topic-configs.md#topics
 @pytest.mark.parametrize(("config", "writer", "packed"), [("none", "zstd", False), ("lz4", "none", True)])
 def test_the_compression_of_a_topic_goes_before_its_writers(
     tmp_path: Path, config: str, writer: str, packed: bool
@@ -39,6 +40,7 @@ def test_the_compression_of_a_topic_goes_before_its_writers(
     assert (stored(log, "free") < 50_000) != packed
 
 
+# Promise: topic-configs.md#topics
 def test_the_levels_of_a_topic_hold_for_writers_and_merges(tmp_path: Path) -> None:
     """Of appends and producers, whether the topic or the writer chooses the codec; the records are the same."""
     log = new_log(tmp_path)
@@ -61,6 +63,7 @@ def test_the_levels_of_a_topic_hold_for_writers_and_merges(tmp_path: Path) -> No
         assert log.read(topic, columns=["value"]).column("value").to_pylist() == 2 * [one["value"] for one in lines]
 
 
+# Promise: topic-configs.md#the-log
 def test_checkpoints_come_as_often_as_the_log_wants(tmp_path: Path) -> None:
     """metadata.checkpoint.interval holds for every writer."""
     log = new_log(tmp_path, orders=1)
@@ -71,6 +74,7 @@ def test_checkpoints_come_as_often_as_the_log_wants(tmp_path: Path) -> None:
     assert list(tmp_path.glob("log/meta/ckpt/*"))
 
 
+# Promise: topic-configs.md#the-log
 def test_topics_stay_where_deleting_is_switched_off(tmp_path: Path) -> None:
     """delete.topic.enable=false, until it is switched on again."""
     log = new_log(tmp_path, orders=1)

@@ -128,6 +128,7 @@ def test_arrow_comes_with_all_columns(tmp_path: Path) -> None:
         assert consumer.poll_arrow(max_records=3).column("value").to_pylist() == [b"5", b"6", b"7"]
 
 
+# Promise: clients.md#consumer
 def test_a_poll_never_sees_half_a_commit(tmp_path: Path) -> None:
     """Two topics that are always written together are always read together."""
     log = new_log(tmp_path, a=1, b=1)
@@ -193,6 +194,7 @@ def test_iteration_commits_only_what_was_given_out(tmp_path: Path) -> None:
         assert next(consumer).offset == 2
 
 
+# Promise: clients.md#consumer
 def test_auto_commit_happens_in_time_and_at_the_end(tmp_path: Path) -> None:
     """By the interval in polls, and on close; not with autocommit=False."""
     log = new_log(tmp_path, orders=1)
@@ -208,6 +210,7 @@ def test_auto_commit_happens_in_time_and_at_the_end(tmp_path: Path) -> None:
     assert log.admin.list_consumer_group_offsets("g")[P0].offset == 6
 
 
+# Promise: ../README.md#why, clients.md#consumer
 def test_a_newer_consumer_takes_the_group(tmp_path: Path) -> None:
     """Embedded, the older one's commit is refused, its poll tells the listener once; it can take the group back."""
     log = new_log(tmp_path, orders=1)
@@ -276,6 +279,7 @@ def test_latest_is_the_end_at_the_first_poll_in_every_partition(tmp_path: Path) 
         assert seen(consumer.poll(1000)) == [5, 6, 7, 8, 9, 0, 1, 2]
 
 
+# Promise: clients.md#consumer, retention.md#when-a-reader-is-too-late
 def test_trimmed_records_are_passed_by_the_reset_policy(tmp_path: Path) -> None:
     """With earliest, reading continues at the first existing record; with none, the error has the bounds."""
     log = new_log(tmp_path, orders=1)
@@ -292,6 +296,7 @@ def test_trimmed_records_are_passed_by_the_reset_policy(tmp_path: Path) -> None:
         assert seen(old.poll(1000)) == [6, 7, 8, 9]
 
 
+# Promise: clients.md#consumer
 def test_new_topics_and_partitions_join_in(tmp_path: Path) -> None:
     """Under a pattern and by name; of what is new, nothing is missed, even with auto_offset_reset=latest."""
     log = new_log(tmp_path, orders=1)
@@ -311,6 +316,7 @@ def test_new_topics_and_partitions_join_in(tmp_path: Path) -> None:
     assert [what for what, _ in listener.told] == ["assigned", "assigned", "revoked"]
 
 
+# Promise: clients.md#consumer
 def test_a_topic_that_comes_later_is_read_from_its_start(tmp_path: Path) -> None:
     """A subscription may name topics that are not there yet."""
     log = new_log(tmp_path)
@@ -320,6 +326,7 @@ def test_a_topic_that_comes_later_is_read_from_its_start(tmp_path: Path) -> None
         assert seen(consumer.poll(1000)) == [0, 1]
 
 
+# Promise: clients.md#consumer
 @pytest.mark.parametrize("is_polled_between", [False, True])
 def test_a_topic_made_anew_is_read_from_its_start(tmp_path: Path, *, is_polled_between: bool) -> None:
     """With auto_offset_reset=latest too, whether or not a poll has seen that the topic was away."""
@@ -336,6 +343,7 @@ def test_a_topic_made_anew_is_read_from_its_start(tmp_path: Path, *, is_polled_b
         assert seen(consumer.poll(1000)) == [0, 1, 2]
 
 
+# Promise: clients.md#consumer
 def test_a_topic_made_anew_is_another_topic(tmp_path: Path) -> None:
     """Positions of the old one do not count for it."""
     log = new_log(tmp_path, orders=1)
@@ -446,6 +454,7 @@ def test_a_listener_may_seek_in_what_it_was_just_assigned(tmp_path: Path) -> Non
     assert listener.told[0] == ("assigned", [P0, P1]) and len(listener.told) == 2
 
 
+# Promise: clients.md#consumer
 @pytest.mark.parametrize("wait_ms", [0, 60_000])
 def test_a_record_is_not_held_back_by_fetch_max_wait_ms(tmp_path: Path, wait_ms: int) -> None:
     """For any value: a record is returned when it arrives, and a poll without records takes its whole timeout."""
@@ -553,6 +562,7 @@ def test_merging_underneath_is_not_noticed(tmp_path: Path) -> None:
         assert seen(consumer.poll()) == list(range(5, 30))
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_a_partition_that_cannot_be_read_does_not_starve_others(tmp_path: Path) -> None:
     """Its records before the hole and those of others are returned; its error is raised in between, until a seek passes
     it.
@@ -576,6 +586,7 @@ def test_a_partition_that_cannot_be_read_does_not_starve_others(tmp_path: Path) 
     assert seen(consumer.poll(timeout_ms=5000)) == [2]
 
 
+# Promise: clients.md#consumer
 def test_what_a_body_that_raised_was_given_is_not_committed(tmp_path: Path) -> None:
     """The next consumer of the group reads it again; a body that ends commits what it was given."""
     log = new_log(tmp_path, orders=1)

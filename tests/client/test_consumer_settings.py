@@ -14,6 +14,7 @@ from tests.client.logs import new_log
 from tests.client.test_consumer import reader
 
 
+# Promise: clients.md#consumer
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -32,6 +33,7 @@ def test_settings_that_cannot_be_honoured_are_refused(tmp_path: Path, settings: 
         new_log(tmp_path, orders=1).consumer("orders", **settings)
 
 
+# Promise: clients.md#consumer
 def test_a_consumer_waits_for_as_many_bytes_as_it_wants(tmp_path: Path) -> None:
     """`fetch_min_bytes`: records come when there are so many, or `fetch_max_wait_ms` after the last ones."""
     log = new_log(tmp_path, orders=1)
@@ -60,6 +62,7 @@ def test_a_partition_gives_so_many_bytes_at_a_time(tmp_path: Path) -> None:
         ]
 
 
+# Promise: clients.md#python-clients
 def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
     """Those of the coordinator change nothing; an unknown one is an error with the nearest name."""
     log = new_log(tmp_path, orders=1)
@@ -86,6 +89,7 @@ def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
         closed.poll()
 
 
+# Promise: service.md#groups
 def test_heartbeats_are_a_third_of_the_session_unless_set() -> None:
     """The coordinator answers a waiting heartbeat when something has changed, so frequent ones only cost it time."""
 

@@ -61,6 +61,7 @@ def log_in(folder: Path) -> spark_log.Log:
 NEW = [b"new %d" % n for n in range(8)]
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_running_consumer_continues_at_the_end_of_the_copy(
     tmp_path: Path, by_hand: bool, caplog: pytest.LogCaptureFixture
@@ -81,6 +82,7 @@ def test_a_running_consumer_continues_at_the_end_of_the_copy(
         assert consumer.committed(P0) == 7
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_consumer_without_a_reset_is_told(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     consumer = log.consumer(auto_offset_reset="none")
@@ -131,6 +133,7 @@ def test_a_consumer_that_joins_its_group_again_during_the_restore_continues_at_t
     assert values(consumer, 8) == NEW
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("how", ["given", "returned", "async", "bookmark"])
 def test_positions_that_are_committed_before_the_restore_is_noticed_do_not_count(tmp_path: Path, how: str) -> None:
     """The consumer has read up to 10, and commits when the log has other records from 6 on."""
@@ -159,6 +162,7 @@ def test_positions_that_are_committed_before_the_restore_is_noticed_do_not_count
     assert values(again, 14)[-8:] == NEW
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_program_compares_the_history_that_it_keeps_beside_its_offset(tmp_path: Path) -> None:
     """A new process begins at that offset, and nothing else says that the records before it are others now."""
     log, kept = log_in(tmp_path), list[str | None]()

@@ -58,6 +58,7 @@ def test_a_record_is_given_up_after_its_delivery_timeout(place: Place) -> None:
     again.close()
 
 
+# Promise: clients.md#producer
 def test_a_record_waits_for_its_delivery_timeout(place: Place) -> None:
     """Also where a change is given up sooner: the coordinator is asked again, and the record is in once."""
     place.log.journal.metadata_log.context = replace(place.log.journal.context, coordinator_wait_ms=100)
@@ -72,6 +73,7 @@ def test_a_record_waits_for_its_delivery_timeout(place: Place) -> None:
     assert values(place.log, "t") == [b"1"]
 
 
+# Promise: clients.md#producer
 def test_a_sender_is_held_back_for_max_block_ms_and_no_longer(place: Place) -> None:
     """While the buffer is full, and while it is not known whether a topic can be created."""
     producer = place.log.producer(buffer_memory=1000, max_block_ms=100, linger_ms=0)

@@ -35,6 +35,7 @@ def _count(log: Log, topic: str = "u") -> int:
     return sum(batch.num_rows for batch in log.scan(topic))
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_roots_that_are_not_mounted(log: Log, tmp_path: Path) -> None:
     put(log, [1, 2], topic="u")
     for broker in (1, 2):
@@ -51,6 +52,7 @@ def test_roots_that_are_not_mounted(log: Log, tmp_path: Path) -> None:
     assert _count(log) == 10
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_the_logs_own_root_is_not_mounted(log: Log, tmp_path: Path) -> None:
     """As on a machine that has the metadata from a coordinator: the other copy is missing, but nothing is lost."""
     create_topic(log, "v", (0, 1))
@@ -68,6 +70,7 @@ def test_the_logs_own_root_is_not_mounted(log: Log, tmp_path: Path) -> None:
     assert log.journal.objects.get(name)
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_log_without_brokers_is_not_mounted(tmp_path: Path) -> None:
     """As on an executor: the records of an empty folder do not count as lost, and the error names the mount."""
     log = spark_log.connect(tmp_path / "log", durability="os")
@@ -180,6 +183,7 @@ def test_a_damaged_copy_is_warned_of_once(log: Log, tmp_path: Path, caplog: pyte
     assert "--repair-from" not in warned and "trim" not in warned
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_verify_names_fenced_brokers_with_only_copies(log: Log) -> None:
     put(log, [1], topic="u")
     put(log, [1], topic="u")
@@ -216,6 +220,7 @@ def test_more_objects_of_a_root_are_counted_seldom(
     assert f"other copies of 2 more objects in {folder_of(log, tmp_path, 1).as_uri()} were read" in more
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_records_that_only_a_deposed_leader_has(log: Log, tmp_path: Path) -> None:
     """After an unclean election their reads fail, and the error says what to do; nothing else is lost."""
     log.append("u", [{"value": b"on both"}])

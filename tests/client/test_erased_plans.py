@@ -40,6 +40,7 @@ def erase_elsewhere(log: Log) -> None:
     log.journal.context.clock.sleep_ms(LOCAL_LOOK_MS + 5)
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 @pytest.mark.parametrize("erase", [erase_here, erase_elsewhere])
 def test_a_scan_that_was_planned_before(log: Log, erase: Callable[[Log], None]) -> None:
     """Also one of which a part was read; what it reads afterwards is planned again."""
@@ -51,6 +52,7 @@ def test_a_scan_that_was_planned_before(log: Log, erase: Callable[[Log], None]) 
     assert rest == [n for n in LEFT if n > first[-1]]
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 @pytest.mark.parametrize("erase", [erase_here, erase_elsewhere])
 def test_a_consumer_with_a_batch_in_memory(log: Log, erase: Callable[[Log], None]) -> None:
     """The rest of a batch is read again."""
@@ -74,6 +76,7 @@ def test_a_consumer_that_iterates(log: Log, erase: Callable[[Log], None]) -> Non
     assert found == [*range(10), *(n for n in LEFT if n >= 10)]
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_a_view_of_the_latest_records_fails_with_a_sentence(log: Log) -> None:
     """It is of one version, so it is read again as a whole."""
     view = scan_latest(log.journal, "t", None, "latest", None, None)
@@ -94,6 +97,7 @@ def test_an_erasure_of_another_topic_changes_nothing(log: Log) -> None:
     assert scan.read_all().num_rows == ROWS
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 @pytest.mark.parametrize("arrow", [False, True])
 @pytest.mark.parametrize("erase", [erase_here, erase_elsewhere])
 def test_a_consumer_of_partitions_that_share_requests(

@@ -131,6 +131,7 @@ class Model:
         assert verify(self.log, deep=True) == []
 
 
+# Promise: tasks/erase.md#erase-the-records-of-a-person, tasks/erase.md#large-topics
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_a_log_against_a_dictionary(seed: int) -> None:
@@ -166,6 +167,7 @@ def test_after_the_reported_time_no_object_has_the_key(seed: int) -> None:
 # ------------------------------------------------------------------------------------------------------- what it removes
 
 
+# Promise: tasks/erase.md#before
 def test_records_and_tombstones_of_the_keys_go_and_offsets_stay(tmp_path: Path) -> None:
     """A group at an offset before continues behind the holes."""
     log = new_log(tmp_path, t=1)
@@ -192,6 +194,7 @@ def test_text_and_arrow_arrays_are_keys(tmp_path: Path) -> None:
     assert keys_of(log, "t") == [b"c"]
 
 
+# Promise: tasks/erase.md#keys
 def test_records_after_the_position_stay(tmp_path: Path) -> None:
     """In the middle of a slice; the report has the offsets."""
     log = new_log(tmp_path, t=2)
@@ -203,6 +206,7 @@ def test_records_after_the_position_stay(tmp_path: Path) -> None:
     assert log.admin.erase_records("t", [b"a"], 3).records == 0
 
 
+# Promise: tasks/erase.md#erase-the-records-of-a-person
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     """It counts what an erasure would remove."""
     log = new_log(tmp_path, t=1)
@@ -214,6 +218,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     assert keys_of(log, "t") == [b"a", b"b", b"a"]
 
 
+# Promise: tasks/erase.md#what-it-costs
 def test_only_objects_with_the_keys_are_rewritten(tmp_path: Path) -> None:
     """Nine slices keep their objects."""
     log = new_log(tmp_path, t=1)
@@ -228,6 +233,7 @@ def test_only_objects_with_the_keys_are_rewritten(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ dead copies
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_copies_in_objects_that_others_keep_alive_go(tmp_path: Path) -> None:
     """Objects of two topics, of which one was trimmed: their dead slices have the key, and nothing would delete it."""
     log = new_log(tmp_path, t=1, u=1)
@@ -254,6 +260,7 @@ def test_copies_in_objects_that_others_keep_alive_go(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------- while others work
 
 
+# Promise: tasks/erase.md#interrupted
 def test_slices_that_others_merge_meanwhile_are_found_again(tmp_path: Path) -> None:
     """The segments of the erasure are not swapped in, and the merged slice is searched."""
     log, other = new_log(tmp_path, t=1), spark_log.connect(str(tmp_path))
@@ -326,6 +333,7 @@ def test_dead_copies_of_a_topic_that_is_forgotten_meanwhile_are_erased(tmp_path:
     assert keys_of(log, "u")[:2] == [b"other", b"other"]
 
 
+# Promise: tasks/erase.md#before
 def test_records_that_are_appended_meanwhile_stay(tmp_path: Path) -> None:
     """The report says before which offsets it searched."""
     log, other = new_log(tmp_path, t=1), spark_log.connect(str(tmp_path))
@@ -420,6 +428,7 @@ def test_unknown_topics_and_positions(tmp_path: Path) -> None:
         log.admin.erase_records("orders", [b"a"], "yesterday")
 
 
+# Promise: tasks/erase.md#interrupted
 def test_a_damaged_slice_is_a_problem_of_the_report(tmp_path: Path) -> None:
     """The other slices are rewritten."""
     log = new_log(tmp_path, t=1)
@@ -439,6 +448,7 @@ def test_a_damaged_slice_is_a_problem_of_the_report(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- the report
 
 
+# Promise: tasks/erase.md#copies-elsewhere
 def test_the_report_names_others_that_may_have_the_records(tmp_path: Path) -> None:
     """Dead letters, producers with a name such as mirrors, groups."""
     log = new_log(tmp_path, t=1, u=1)
@@ -467,6 +477,7 @@ def test_the_report_names_others_that_may_have_the_records(tmp_path: Path) -> No
 # --------------------------------------------------------------------------------------------- buckets and coordinators
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_a_log_in_a_bucket(s3: Callable[[], Bucket]) -> None:
     """After the time of the fence, no object of the bucket has the key."""
     bucket = s3()
@@ -484,6 +495,7 @@ def test_a_log_in_a_bucket(s3: Callable[[], Bucket]) -> None:
         assert not [name for name in store.list("data/") if ERASED in bytes(store.get(name) or b"")]
 
 
+# Promise: tasks/erase.md#who-may-do-it
 def test_a_coordinator_requires_the_role_admin(tmp_path: Path) -> None:
     """This process reads and writes the objects; the coordinator decides the swap, and audits it."""
     tokens = parse_tokens({"ops": "admin operations-token-1", "app": "write application-token-1"})

@@ -17,6 +17,7 @@ from tests.node.test_quorum_full_disk import fill
 TIMES = {"broker.session.timeout.ms": "300", "replica.lag.time.max.ms": "1"}
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_full_root_leaves_the_isr_and_returns_when_there_is_space(
     tmp_path: Path, mount: Callable[[str], Path]
 ) -> None:

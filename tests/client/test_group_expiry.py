@@ -73,6 +73,7 @@ def expire(place: Place) -> None:
     place.pass_half_a_minute()
 
 
+# Promise: service.md#groups
 def test_a_group_that_is_empty_for_too_long_is_not_known_any_more(place: Place, tmp_path: Path) -> None:
     """Neither to the admin nor to `pylog group`."""
     expire(place)

@@ -40,6 +40,7 @@ def values(log: spark_log.Log, partition: int) -> list[bytes]:
     return [row["value"] for row in log.read("t", partition).to_pylist()]
 
 
+# Promise: replicas.md#limits
 def test_a_partition_without_a_leader_delays_no_other(log: spark_log.Log) -> None:
     """Its records wait, are in the log once, in order, when a replica is back, and rounds are shared again."""
     with log.producer() as producer:

@@ -150,6 +150,7 @@ def check_consumers(model: Model) -> None:
     assert iterated.position(P0) == end
 
 
+# Promise: format/segment.md#runs
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 8))
@@ -209,6 +210,7 @@ def test_positions_pass_holes(tmp_path: Path) -> None:
     assert [record.offset for record in consumer.poll(timeout_ms=5000)[P0]] == [5]
 
 
+# Promise: tasks/keep-the-latest.md#what-is-kept
 def test_positions_of_groups_stay_when_their_records_are_removed(tmp_path: Path) -> None:
     """The topic of committed offsets shows the same position, lag counts offsets, and the group continues behind the
     hole."""

@@ -56,6 +56,7 @@ def values(consumer: spark_log.Consumer, **limits: float) -> list[bytes]:
     return [record.value for records in consumer.poll(**limits).values() for record in records]
 
 
+# Promise: clients.md#consumer
 @pytest.mark.parametrize("timeout_ms", [0, 100])
 def test_a_poll_ends_in_its_time_and_a_later_one_has_the_records(
     log: spark_log.Log, control: Path, timeout_ms: float
@@ -75,6 +76,7 @@ def test_a_poll_ends_in_its_time_and_a_later_one_has_the_records(
     assert values(consumer, timeout_ms=0) == []
 
 
+# Promise: clients.md#consumer
 def test_an_error_of_a_read_that_went_on_is_raised_by_a_later_poll(log: spark_log.Log, control: Path) -> None:
     """With the name of the storage; the one after reads again."""
     log.append("t", [{"value": b"0"}])
@@ -94,6 +96,7 @@ def test_an_error_of_a_read_that_went_on_is_raised_by_a_later_poll(log: spark_lo
     assert values(consumer, timeout_ms=BOUND_S * 1000) == [b"1"]
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 @pytest.mark.parametrize("hangs", ["before the upload", "before the commit"])
 def test_a_record_ends_near_its_delivery_timeout(tmp_path: Path, control: Path, hangs: str) -> None:
     """With an error that names the storage and says whether it may be in; it is in once at most."""
@@ -116,6 +119,7 @@ def test_a_record_ends_near_its_delivery_timeout(tmp_path: Path, control: Path, 
     again.close()
 
 
+# Promise: clients.md#producer
 @pytest.mark.parametrize("hangs", ["reads", "the creation"])
 def test_a_send_to_a_topic_that_cannot_be_found_times_out(tmp_path: Path, control: Path, hangs: str) -> None:
     """After max_block_ms, as with a coordinator that does not answer; the record is not sent."""
@@ -145,6 +149,7 @@ class HeldStore(ControlledStore):
             super()._pass(key, writes=writes)
 
 
+# Promise: service.md#leadership
 def test_a_coordinator_that_is_slow_does_not_keep_a_record_beyond_its_delivery_timeout(
     services: Services, tmp_path: Path, control: Path
 ) -> None:
@@ -259,6 +264,7 @@ class Seeking:
             self._consumer.seek(partition, self._consumer.position(partition) + 2)
 
 
+# Promise: clients.md#consumer
 def test_a_listener_is_not_broken_off(late: LateStore) -> None:
     """It is called once with its partitions, and its seeks count."""
     log = opened(late)
@@ -269,6 +275,7 @@ def test_a_listener_is_not_broken_off(late: LateStore) -> None:
     assert given + values(consumer, timeout_ms=BOUND_S * 100) == [b"2"]
 
 
+# Promise: clients.md#consumer
 def test_a_callback_of_a_commit_is_not_broken_off(late: LateStore) -> None:
     """It asks for a position, which a poll that is over does not wait for."""
     log, partition = opened(late), spark_log.TopicPartition("t", 0)
@@ -323,6 +330,7 @@ def test_commits_that_wait_for_one_without_an_answer_fail_with_it() -> None:
     assert store.tries == 2 * STALLED_TRIES
 
 
+# Promise: clients.md#consumer
 def test_reads_that_hang_are_few(late: LateStore) -> None:
     """However many partitions are sought: a poll whose time is over begins none."""
     log = opened(late)
@@ -342,6 +350,7 @@ def test_reads_that_hang_are_few(late: LateStore) -> None:
     assert len(given) == 20
 
 
+# Promise: clients.md#consumer
 def test_calls_that_nobody_waits_for_count_until_they_end() -> None:
     """A consumer that seeks again and again has a bounded number of threads."""
     waiter, go = Waiter(), threading.Event()
@@ -360,6 +369,7 @@ def test_calls_that_nobody_waits_for_count_until_they_end() -> None:
     assert begun[CALLS_MAX:] == [-1]
 
 
+# Promise: clients.md#consumer
 def test_a_partition_whose_read_hangs_does_not_keep_others(late: LateStore) -> None:
     log = opened(late)
     log.admin.create_topics([spark_log.NewTopic("two", 2)])
@@ -374,6 +384,7 @@ def test_a_partition_whose_read_hangs_does_not_keep_others(late: LateStore) -> N
     assert values(consumer, timeout_ms=BOUND_S * 1000) == [b"0"]
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 def test_a_record_ends_near_its_delivery_timeout_though_the_state_is_old(late: LateStore) -> None:
     """It has to be read again before the record is uploaded."""
     clock = SkewedClock(SystemClock())

@@ -51,6 +51,7 @@ def lag(log: spark_log.Log, offset: int, number: int = 0) -> PartitionLag:
     return next(found for found in lags_of(log.journal, ["g"])["g"] if found.tp.partition == number)
 
 
+# Promise: monitoring.md#watch-a-query
 def test_lag_is_the_records_that_were_not_read(log: spark_log.Log) -> None:
     """Up to the end; none for a group that has read everything, or stands beyond."""
     assert [lag(log, offset).records for offset in (0, 4, 10)] == [10, 6, 0]
@@ -68,6 +69,7 @@ def test_time_is_that_of_the_first_record_behind_holes(log: spark_log.Log) -> No
     assert [lag(log, offset).records for offset in (2, 14)] == [19, 7], "as in Kafka, offsets count"
 
 
+# Promise: monitoring.md#watch-a-query
 def test_bytes_are_those_of_what_was_not_read(log: spark_log.Log) -> None:
     """A slice that was read in part counts in proportion; without unread records the size is zero."""
     whole = log.admin.describe_topics(["t"])["t"].bytes
@@ -76,6 +78,7 @@ def test_bytes_are_those_of_what_was_not_read(log: spark_log.Log) -> None:
     assert lag(log, 10).bytes == 0
 
 
+# Promise: monitoring.md#watch-a-query
 def test_time_is_the_age_of_the_first_record_that_was_not_read(log: spark_log.Log) -> None:
     """Its own age wherever in an append it is; 0 if nothing is unread."""
     assert [lag(log, offset).ms // MINUTE_MS for offset in (0, 4, 9, 10)] == [10, 6, 1, 0]
@@ -95,6 +98,7 @@ def test_time_of_a_topic_that_stamps_records_itself(log: spark_log.Log) -> None:
     assert [found.ms for found in lags_of(log.journal, ["g"])["g"]] == [0]
 
 
+# Promise: monitoring.md#watch-a-query, retention.md#when-a-reader-is-too-late
 def test_trimmed_records_are_no_lag(log: spark_log.Log) -> None:
     """They are counted apart: nobody can read them."""
     lag(log, 2)

@@ -63,6 +63,7 @@ def commit_something(log: spark_log.Log) -> None:
     assert state_of(log) == "CompleteAbort"
 
 
+# Promise: clients.md#transactions
 @pytest.mark.parametrize(
     ("ends", "error", "found"),
     [(abort, ProducerFenced, [b"before"]), (commit_something, TransactionTimedOut, [b"before", b"other"])],
@@ -78,6 +79,7 @@ def test_a_late_commit_is_rejected_after_complete_abort_was_shown(
     assert state_of(log) == "CompleteAbort" and values(log, "t") == found
 
 
+# Promise: clients.md#transactions
 def test_a_transaction_that_may_still_commit_is_not_shown_as_aborted(tmp_path: Path) -> None:
     """Its time is over by the clock, but the log has no record after it."""
     seen = []

@@ -86,6 +86,7 @@ def _ms(times: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([[time.value // 1000 for time in times]], pa.int64())
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key, tasks/keep-the-latest.md#read-the-latest-record-of-each-key
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 10))
 def test_a_table_is_a_dictionary_at_every_offset(seed: int, steps: int) -> None:
@@ -110,6 +111,7 @@ def test_a_table_is_a_dictionary_at_every_offset(seed: int, steps: int) -> None:
         assert seen(model.log.table("t", where=where)) == [row for row in whole if matches(row)], where
 
 
+# Promise: clients.md#tables
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_a_table_at_an_offset_is_as_it_was(seed: int) -> None:
@@ -121,6 +123,7 @@ def test_a_table_at_an_offset_is_as_it_was(seed: int) -> None:
         assert seen(model.log.table("t", at=end, partitions=[0])) == model.latest(0, end)
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 32), keys_max=st.integers(1, 8))
 def test_more_keys_than_memory_take_several_rounds(seed: int, keys_max: int) -> None:
@@ -150,6 +153,7 @@ def _at(ms: int) -> str:
     return format_timestamp_ms(ms)
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_only_slices_with_latest_records_are_read_twice(tmp_path: Path) -> None:
     """The values of a slice whose records all have newer ones are not read."""
     log = new_log(tmp_path, t=1)
@@ -165,6 +169,7 @@ def test_only_slices_with_latest_records_are_read_twice(tmp_path: Path) -> None:
     assert values == view[-1:]
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_a_condition_on_time_reads_keys_from_the_first_match_on(tmp_path: Path) -> None:
     """Earlier records cannot be newer than those that match."""
     log = new_log(tmp_path, t=1)
@@ -181,6 +186,7 @@ def test_a_condition_on_time_reads_keys_from_the_first_match_on(tmp_path: Path) 
     assert starts == [2, 3, 2, 3]
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_a_key_in_two_partitions_has_a_row_of_each(tmp_path: Path) -> None:
     """As compaction, the view compares records of one partition only."""
     log = new_log(tmp_path, t=2)
@@ -229,6 +235,7 @@ def test_what_has_no_table_is_refused(tmp_path: Path) -> None:
         log.table("t", columns=["keys"])
 
 
+# Promise: clients.md#tables
 def test_a_table_is_one_version_while_others_write(tmp_path: Path) -> None:
     """Two keys that are always written together always have the same value."""
     log = new_log(tmp_path, t=1)

@@ -78,6 +78,7 @@ def test_runs_are_the_offsets(found: list[int]) -> None:
     assert all(before.end < after.start for before, after in itertools.pairwise(runs))
 
 
+# Promise: from-kafka.md#taking-topics-along
 @given(st.lists(ascending, max_size=4), st.lists(st.integers(0, 320), max_size=10))
 def test_an_offset_there_becomes_the_number_of_records_before_it(parts: list[list[int]], asked: list[int]) -> None:
     """However the copying was cut into tasks and batches, and in gaps as well."""
@@ -143,6 +144,7 @@ def test_a_task_without_records_writes_nothing(log: spark_log.Log, offsets: Mirr
     assert offsets.copied() == {} and log.read("map").num_rows == 0
 
 
+# Promise: tasks/mirror-topics.md#mirror-topics-to-another-log
 def test_records_that_were_copied_twice_are_noticed(log: spark_log.Log, offsets: MirrorMap) -> None:
     """Two mirrors began at the same offset.  A topic that was created again in the source begins again, too."""
     mirrored(log, records([0, 1]), records([0], partition=1))
@@ -183,6 +185,7 @@ def test_a_map_that_is_not_there_is_empty(log: spark_log.Log) -> None:
     assert MirrorMap(log, "none").copied() == {}
 
 
+# Promise: tasks/keep-the-latest.md#topics-from-kafka
 def test_records_without_a_key_are_left_out_of_a_compacted_copy(log: spark_log.Log, offsets: MirrorMap) -> None:
     """Kafka has them until its next cleaning, and the copy would refuse them.  Their offsets are gaps in the map."""
     log.admin.incremental_alter_configs({"orders": {"cleanup.policy": "compact"}})
@@ -194,6 +197,7 @@ def test_records_without_a_key_are_left_out_of_a_compacted_copy(log: spark_log.L
     offsets.check(["orders"])
 
 
+# Promise: tasks/keep-the-latest.md#topics-from-kafka
 @settings(max_examples=25, deadline=None)
 @given(ascending, st.sets(st.integers(0, 60)), st.integers(0, 320))
 def test_the_map_holds_when_the_copy_is_compacted(known: list[int], gone: set[int], asked: int) -> None:

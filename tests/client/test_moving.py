@@ -85,6 +85,7 @@ def test_what_cannot_be_moved_is_refused(log: Log) -> None:
         alter({"t": [1]})  # type: ignore[dict-item]
 
 
+# Promise: replicas.md#move-partitions
 def test_another_list_replaces_a_move_unless_the_caller_forbids_it(log: Log) -> None:
     """As in Kafka.  The same list again is not another one, so a call that is repeated succeeds."""
     alter, other = log.admin.alter_partition_reassignments, TopicPartition("t", 1)
@@ -99,6 +100,7 @@ def test_another_list_replaces_a_move_unless_the_caller_forbids_it(log: Log) -> 
     alter({TP: None}, replace=False)
 
 
+# Promise: replicas.md#move-partitions
 def test_writes_that_began_before_the_move_commit_in_their_order(log: Log, tmp_path: Path) -> None:
     """The rows of a transaction stay in order, although some are added after the move, to an older group."""
     with spark_log.connect(tmp_path / "log") as writer, writer.transaction("etl") as txn:

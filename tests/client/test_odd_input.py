@@ -138,6 +138,7 @@ def test_structs_without_fields(log: Log, producer: Producer, ddl: str, rows: li
     assert found == [*rows, *rows]
 
 
+# Promise: tasks/typed.md#schemas
 def test_a_refused_append_leaves_no_schema(log: Log) -> None:
     """Whatever the form of its data, and however late in it the row is."""
     log.admin.create_topics([NewTopic("auto", 1, configs={"schema.auto": "true"})])
@@ -209,6 +210,7 @@ def test_a_group_and_a_pattern_have_a_name(log: Log) -> None:
                 consumer.subscribe(pattern=pattern)  # type: ignore[arg-type]
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 @pytest.mark.parametrize(("literal", "value"), LITERALS)
 def test_texts_of_a_condition_are_written_as_in_spark(log: Log, literal: str, value: str) -> None:
     """A doubled quote is one, and a backslash escapes what follows."""

@@ -23,6 +23,7 @@ def log(tmp_path: Path) -> spark_log.Log:
     return log
 
 
+# Promise: spark.md#columns
 def test_seconds_that_are_given_for_milliseconds_are_a_warning(
     log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -121,6 +121,7 @@ def planned(log: spark_log.Log, **read: Any) -> Touched:
     return Touched(*(sum(column) for column in zip(*found, strict=True))) if found else Touched(0, 0, 0)
 
 
+# Promise: cli.md#pylog-plan, spark-read.md#reading-less
 @pytest.mark.parametrize("kind", ["written", "sealed", "merged"])
 @pytest.mark.parametrize("name", READS)
 def test_what_is_planned_is_fetched(logs: dict[str, spark_log.Log], kind: str, name: str) -> None:
@@ -141,6 +142,7 @@ def test_the_kinds_of_logs_are_what_they_are_called(logs: dict[str, spark_log.Lo
     assert any(isinstance(entry, Piece) for entry in state.partitions[state.names["t"], 0].entries)
 
 
+# Promise: ../README.md#why
 @pytest.mark.parametrize("kind", ["written", "merged"])
 def test_a_window_of_ordered_times_fetches_the_batches_in_it(logs: dict[str, spark_log.Log], kind: str) -> None:
     """One or two batches of 10,000 records and the index; without order every batch may hold such a time."""

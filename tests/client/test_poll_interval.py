@@ -38,6 +38,7 @@ def waits(backoff: PollBackoff, clock: ManualClock, until_ms: float) -> dict[int
     return found
 
 
+# Promise: measurements-kafka.md#where-a-triggers-time-goes
 def test_a_reader_on_a_disk_waits_a_twentieth_of_how_long_nothing_came() -> None:
     """At least 2 ms, at most 50: a record is late by 5 % of the wait for it, and an idle reader is quiet."""
     backoff = PollBackoff(clock := ManualClock(0), local=True, most_ms=500)
@@ -55,6 +56,7 @@ def test_after_a_record_the_next_is_looked_for_soon() -> None:
     assert backoff.wait_ms() == 2
 
 
+# Promise: performance.md#what-to-set
 def test_a_bucket_is_looked_at_four_times_a_second() -> None:
     """Each look is paid for; after a record there are some more."""
     backoff = PollBackoff(clock := ManualClock(0), local=False, most_ms=500)

@@ -67,6 +67,7 @@ def next_values(consumer: Consumer, wanted: int = 10) -> list[bytes | None]:
 NEW = [b"new %d" % n for n in range(10)]
 
 
+# Promise: clients.md#consumer
 @pytest.mark.parametrize("commit", EVERY)
 def test_what_was_read_before_the_deletion_does_not_count(tmp_path: Path, commit: Commit) -> None:
     """Neither for the running consumer nor for the next one, which read the new topic from its start."""
@@ -81,6 +82,7 @@ def test_what_was_read_before_the_deletion_does_not_count(tmp_path: Path, commit
         assert next_values(consumer) == NEW
 
 
+# Promise: clients.md#consumer
 def test_what_is_committed_after_the_consumer_has_the_new_topic_does_not_count_either(tmp_path: Path) -> None:
     """A worker that is late commits a position beyond what the consumer has returned of the new topic."""
     log, other = two_clients(tmp_path)

@@ -65,6 +65,7 @@ def test_every_future_of_many_partitions_tells_the_right_place(tmp_path: Path) -
     assert {value: future.result()[1:3] for value, future in futures.items()} == places
 
 
+# Promise: clients.md#producer
 def test_a_round_of_many_topics_is_one_commit(tmp_path: Path) -> None:
     """The records of one linger need one version of the metadata log."""
     log = new_log(tmp_path, a=3, b=1, c=2)
@@ -76,6 +77,7 @@ def test_a_round_of_many_topics_is_one_commit(tmp_path: Path) -> None:
     assert log.journal.refresh().version == before + 1
 
 
+# Promise: clients.md#producer
 def test_waiting_on_a_future_or_a_flush_ends_the_linger(tmp_path: Path) -> None:
     """A linger of ten minutes does not hold up who waits."""
     log = new_log(tmp_path, orders=1)
@@ -102,6 +104,7 @@ def test_a_full_batch_does_not_wait_for_the_linger(tmp_path: Path) -> None:
     producer.close()
 
 
+# Promise: clients.md#producer
 def test_callbacks_have_run_when_a_flush_returns(tmp_path: Path) -> None:
     """Each callback gets its record's place, in the order of the sends; one that raises harms nobody."""
     log = new_log(tmp_path, orders=1)
@@ -136,6 +139,7 @@ def test_a_callback_that_waits_for_later_records_is_told_so(tmp_path: Path) -> N
     assert values(log, "orders") == [b"1", b"2"]
 
 
+# Promise: clients.md#producer, topic-configs.md#topics
 def test_a_wrong_record_fails_alone(tmp_path: Path) -> None:
     """Records of the same round are written though one of them is refused by the log."""
     log = new_log(tmp_path, orders=2)
@@ -149,6 +153,7 @@ def test_a_wrong_record_fails_alone(tmp_path: Path) -> None:
     assert [future.result().offset for future in futures] == [n // 2 for n in range(100)]
 
 
+# Promise: clients.md#producer
 def test_what_can_be_seen_at_once_is_raised_at_once(tmp_path: Path) -> None:
     """Size, partition, types: the error names what was found, and nothing of it is sent."""
     log = new_log(tmp_path, orders=2)
@@ -174,6 +179,7 @@ def test_what_can_be_seen_at_once_is_raised_at_once(tmp_path: Path) -> None:
     assert values(log, "orders") == [b"good"]
 
 
+# Promise: spark-write.md#options-of-a-write
 def test_a_topic_that_is_not_there_is_created_unless_that_is_off(tmp_path: Path) -> None:
     """auto.create.topics.enable decides."""
     log = new_log(tmp_path)
@@ -216,6 +222,7 @@ def test_serializers_and_partitioners_are_the_users(tmp_path: Path) -> None:
         assert [future.result().partition for future in futures] == [0, 1, 2, 3]
 
 
+# Promise: spark.md#columns
 def test_keys_go_where_kafka_puts_them(tmp_path: Path) -> None:
     """The default partitioner is murmur2 of the key, as for appends."""
     log = new_log(tmp_path, orders=7)
@@ -227,6 +234,7 @@ def test_keys_go_where_kafka_puts_them(tmp_path: Path) -> None:
     assert {row["key"]: row["partition"] for row in rows} == {key: f.result().partition for key, f in sent.items()}
 
 
+# Promise: clients.md#producer
 def test_no_acks_means_nobody_waits(tmp_path: Path) -> None:
     """With acks=0 a future is done without an offset; the records are still written."""
     log = new_log(tmp_path, orders=1)
@@ -281,6 +289,7 @@ class HeldCheckpoints(Wrapper):
         super().put(key, chunks)
 
 
+# Promise: clients.md#python-clients
 def test_threads_that_share_a_log_append_while_one_keeps_house(tmp_path: Path) -> None:
     """None of them waits for a checkpoint, not even the one whose commit began it."""
     store = HeldCheckpoints(quick_store(tmp_path))
@@ -301,6 +310,7 @@ def test_threads_that_share_a_log_append_while_one_keeps_house(tmp_path: Path) -
     log.close()
 
 
+# Promise: clients.md#producer
 def test_a_full_buffer_holds_senders_back(tmp_path: Path) -> None:
     """buffer_memory bounds what waits; what does not fit in time is refused and not sent."""
     log = new_log(tmp_path, orders=1)
@@ -310,6 +320,7 @@ def test_a_full_buffer_holds_senders_back(tmp_path: Path) -> None:
     assert len(values(log, "orders")) == 100
 
 
+# Promise: clients.md#producer
 def test_no_room_in_time_is_an_error(tmp_path: Path) -> None:
     """After max_block_ms; nothing of the record is sent."""
     store = Flaky(quick_store(tmp_path), random.Random(1), Faults())
@@ -326,6 +337,7 @@ def test_no_room_in_time_is_an_error(tmp_path: Path) -> None:
     producer.close()
 
 
+# Promise: clients.md#producer
 def test_waiting_for_records_on_their_way_ends_in_time(tmp_path: Path) -> None:
     """`result` and `flush` raise Python's TimeoutError; the records stay on their way, and are in later."""
     store = Flaky(quick_store(tmp_path), random.Random(1), Faults())
@@ -342,6 +354,7 @@ def test_waiting_for_records_on_their_way_ends_in_time(tmp_path: Path) -> None:
         assert future.result(60).offset == 0
 
 
+# Promise: clients.md#producer
 def test_a_storage_that_loses_answers_gets_each_record_once(tmp_path: Path) -> None:
     """Commits are made again under the same identity until they are known to be in."""
     store = Flaky(quick_store(tmp_path), random.Random(5), Faults())
@@ -360,6 +373,7 @@ def test_a_storage_that_loses_answers_gets_each_record_once(tmp_path: Path) -> N
     assert len(acknowledged) == 60
 
 
+# Promise: clients.md#producer
 def test_rounds_stay_in_their_order_whatever_the_storage_does(tmp_path: Path) -> None:
     """With little memory one round is encoded while the one before is written, and perhaps written again."""
     store = Flaky(quick_store(tmp_path), random.Random(6), Faults())
@@ -391,6 +405,7 @@ def test_a_round_is_encoded_while_the_one_before_is_written(tmp_path: Path) -> N
     assert encoded == [[True, True]] and all(future.succeeded() for future in futures)
 
 
+# Promise: topic-configs.md#topics
 def test_the_log_has_its_own_time_for_topics_that_want_it(tmp_path: Path) -> None:
     """With LogAppendTime the future tells the log's time, not the producer's."""
     log = new_log(tmp_path)
@@ -456,6 +471,7 @@ def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, object], m
         new_log(tmp_path).producer(**settings)
 
 
+# Promise: clients.md#python-clients
 def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
     """With the values that say what pylog does."""
     producer = new_log(tmp_path).producer(

@@ -13,6 +13,7 @@ from spark_log.errors import InvalidRequest
 from tests.client.logs import in_child, new_log, values
 
 
+# Promise: clients.md#python-clients
 def test_a_forked_child_is_told_that_the_producer_is_its_parents(tmp_path: Path) -> None:
     """Neither a silent loss nor a deadlock; a producer made in the child works, and so does the parent's."""
     log = new_log(tmp_path, orders=1)
@@ -51,6 +52,7 @@ def test_a_forked_child_is_told_that_the_consumer_is_its_parents(tmp_path: Path)
     assert log.consumer(group_id="g").committed(spark_log.TopicPartition("orders", 0)) == 2
 
 
+# Promise: clients.md#python-clients
 def test_appends_of_parent_and_forked_child_are_both_in(tmp_path: Path) -> None:
     """A child commits under a new identity: under the parent's, one append would count as a repeat."""
     log = new_log(tmp_path, orders=1)

@@ -90,6 +90,7 @@ def _folder(path: Path) -> None:
 HARMS = [_deleted, _flipped, _truncated, _emptied, _swapped, _folder]
 
 
+# Promise: replicas.md#when-a-disk-fails
 @pytest.mark.parametrize("values", [SMALL, MANY], ids=["small", "many"])
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_scan_goes_on_with_another_copy(
@@ -128,6 +129,7 @@ def test_a_root_is_warned_of_once(log: Log, roots: list[Path], caplog: pytest.Lo
     assert f"another copy of {name} is read, because {log.url} has no good one" in warned
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_whole_root_is_gone(log: Log, roots: list[Path]) -> None:
     """Objects of which only one broker has a copy are lost with it, and no others."""
     journal = with_copies(log, roots)
@@ -178,6 +180,7 @@ def hung(tmp_path: Path) -> Iterator[tuple[Log, Path]]:
     control.write_text("")
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_hung_disk_is_not_waited_for(hung: tuple[Log, Path], roots: list[Path]) -> None:
     """The first read waits two seconds, and later ones go to the other roots first."""
     log, control = hung
@@ -193,6 +196,7 @@ def test_a_hung_disk_is_not_waited_for(hung: tuple[Log, Path], roots: list[Path]
     assert time.monotonic() - began < 1.5
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_failing_disk_is_not_waited_for(hung: tuple[Log, Path], roots: list[Path]) -> None:
     log, control = hung
     with_copies(log, roots)
@@ -234,6 +238,7 @@ def test_the_own_bucket_and_a_folder(tmp_path: Path, s3: Callable[[], Any]) -> N
     assert _values(log) == [*SMALL, b"d", *MANY, b"e"]
 
 
+# Promise: replicas.md#change-brokers
 def test_the_readers_rack_comes_first(log: Log, roots: list[Path]) -> None:
 
     journal = log.journal
@@ -252,6 +257,7 @@ def test_a_rack_is_a_string(log: Log) -> None:
         spark_log.connect(log.url, client_rack=5)  # type: ignore[arg-type]
 
 
+# Promise: replicas.md#change-brokers
 def test_readers_of_all_kinds_have_a_rack(log: Log, roots: list[Path], caplog: pytest.LogCaptureFixture) -> None:
     """Only the near broker still has the file, and no reader looks elsewhere; one without a rack does."""
     for broker, root in enumerate(roots, 1):

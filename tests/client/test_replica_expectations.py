@@ -45,6 +45,7 @@ def read(log: spark_log.Log) -> list[tuple[int, int]]:
     return [(row["offset"], int(row["value"])) for row in found]
 
 
+# Promise: replicas.md#what-an-acknowledged-record-survives
 @pytest.mark.parametrize("survivor", BROKERS)
 def test_acknowledged_records_survive_the_loss_of_all_roots_but_one(
     log: spark_log.Log, tmp_path: Path, survivor: int
@@ -56,6 +57,7 @@ def test_acknowledged_records_survive_the_loss_of_all_roots_but_one(
     assert read(log) == [(number, number) for number in range(3)]
 
 
+# Promise: replicas.md#what-an-acknowledged-record-survives
 def test_clean_elections_lose_nothing(log: spark_log.Log) -> None:
     """Each broker is fenced in turn, also the one that has just got the leadership.  Only those in sync lead."""
     written, epochs = 0, [group(log).leader_epoch]
@@ -74,6 +76,7 @@ def test_clean_elections_lose_nothing(log: spark_log.Log) -> None:
     assert set(group(log).isr) == set(BROKERS)
 
 
+# Promise: replicas.md#what-an-acknowledged-record-survives
 def test_a_write_below_the_minimum_is_refused_and_leaves_no_hole(log: spark_log.Log) -> None:
     log.admin.incremental_alter_configs({"t": {"min.insync.replicas": "2"}})
     append(log, 0)
@@ -88,6 +91,7 @@ def test_a_write_below_the_minimum_is_refused_and_leaves_no_hole(log: spark_log.
     assert read(log) == [(0, 0), (1, 1)]
 
 
+# Promise: replicas.md#when-a-disk-fails
 @pytest.mark.parametrize(("order", "says"), [("keyless", "no credentials"), ("denied", "access denied")])
 def test_a_process_without_access_fences_nobody(
     log: spark_log.Log, tmp_path: Path, caplog: pytest.LogCaptureFixture, order: str, says: str

@@ -99,6 +99,7 @@ def test_partitions_of_several_groups_are_in_several_objects(log: spark_log.Log,
     assert {broker: len(names) for broker, names in files(log, tmp_path).items()} == {0: 1, 1: 1, 2: 1}
 
 
+# Promise: replicas.md#what-an-acknowledged-record-survives
 @pytest.mark.parametrize("order", ["hang", "fail", "full"])
 def test_a_commit_succeeds_without_a_root(
     log: spark_log.Log, roots: ControlledRoots, order: str, tmp_path: Path
@@ -114,6 +115,7 @@ def test_a_commit_succeeds_without_a_root(
     assert sorted(held(log.journal.refresh()).values()) == [*[(0, 1)] * 4, (0, 1, 2)]
 
 
+# Promise: replicas.md#what-an-acknowledged-record-survives
 def test_a_hung_root_is_waited_for_once_in_a_second(log: spark_log.Log, roots: ControlledRoots) -> None:
     roots.order(1, "hang")
     took = timed_append(log)
@@ -127,6 +129,7 @@ def test_a_hung_root_keeps_no_thread_that_the_process_waits_for(log: spark_log.L
     assert [thread.daemon for thread in threading.enumerate() if thread.name.startswith("pylog-put")] == [True]
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_root_of_another_broker_gets_nothing(log: spark_log.Log, tmp_path: Path) -> None:
     """A swapped disk: its broker.json names another directory."""
     write_broker_file(
@@ -166,6 +169,7 @@ def test_a_root_that_is_a_symbolic_link(log: spark_log.Log, tmp_path: Path) -> N
     assert {len(brokers) for brokers in held(log.journal.refresh()).values()} == {2, 3}
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_nothing_is_written_where_the_logs_own_root_is_not_mounted(log: spark_log.Log, tmp_path: Path) -> None:
     """As on a machine that has the metadata from a coordinator: the records would be in a folder that nobody reads."""
     log.admin.create_topics([spark_log.NewTopic("own", 1)])
@@ -175,6 +179,7 @@ def test_nothing_is_written_where_the_logs_own_root_is_not_mounted(log: spark_lo
     assert not (tmp_path / "log").exists()
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_all_three_are_required_until_the_third_is_back(log: spark_log.Log, tmp_path: Path) -> None:
     """The same commit succeeds when the root is there again: its object is copied from another root."""
     log.admin.incremental_alter_configs({"t": {"min.insync.replicas": "3"}})
@@ -193,6 +198,7 @@ def test_all_three_are_required_until_the_third_is_back(log: spark_log.Log, tmp_
     assert isr(log) == (0, 1, 2)
 
 
+# Promise: replicas.md#what-an-acknowledged-record-survives
 def test_too_few_replicas_are_an_error_when_time_is_over(log: spark_log.Log, tmp_path: Path) -> None:
     log.admin.incremental_alter_configs({"t": {"min.insync.replicas": "3"}})
     (tmp_path / "broker2").rename(tmp_path / "unmounted")
@@ -205,6 +211,7 @@ def test_too_few_replicas_are_an_error_when_time_is_over(log: spark_log.Log, tmp
     assert isr(log) == (0, 1, 2)
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_without_a_leader_nothing_is_appended(log: spark_log.Log, tmp_path: Path) -> None:
     """It waits until the delivery timeout; a broker that returns meanwhile takes the records."""
     log.admin.create_topics([spark_log.NewTopic("u", replica_assignment={0: (1,)})])
@@ -319,6 +326,7 @@ def test_roots_that_are_all_away_for_a_moment_are_waited_for(log: spark_log.Log,
     assert offsets in ({0, 1}, {0, len(ROWS)})
 
 
+# Promise: replicas.md#what-an-acknowledged-record-survives
 def test_an_append_waits_for_a_leader(log: spark_log.Log) -> None:
     """As a producer does, although its upload finds no replica to put to."""
     log.admin.create_topics([spark_log.NewTopic("u", replica_assignment={0: (1,)})])

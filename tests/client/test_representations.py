@@ -42,6 +42,7 @@ def cells(page: str) -> list[list[str]]:
     return [["".join(cell.itertext()) for cell in row] for row in ET.fromstring(f"<div>{page}</div>").iter("tr")]
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 def test_completion_knows_all_public_names() -> None:
     """In a process that has used none of them, and each of them is there."""
     code = "import spark_log; names = dir(spark_log); print(*names); [getattr(spark_log, name) for name in names]"
@@ -50,12 +51,14 @@ def test_completion_knows_all_public_names() -> None:
     assert set(done.stdout.split()) == set(spark_log.__all__)
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 def test_completion_of_a_log_has_what_users_call(tmp_path: Path) -> None:
     """The journal, which has all of pylog's internals, is left out."""
     found = dir(new_log(tmp_path))
     assert {"append", "read", "consumer", "admin"} <= set(found) and "journal" not in found
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 def test_an_object_says_what_it_is_in_a_line(tmp_path: Path) -> None:
     """The URL of its log, the version, topics, and its state, before and after."""
     log = new_log(tmp_path, orders=2)
@@ -80,6 +83,7 @@ def test_an_object_says_what_it_is_in_a_line(tmp_path: Path) -> None:
     assert "closed" in repr(consumer) and "takes no more records: the producer is closed" in repr(producer)
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 def test_a_line_needs_no_storage(tmp_path: Path) -> None:
     """The log's files are gone."""
     log = new_log(tmp_path, orders=2)
@@ -89,12 +93,14 @@ def test_a_line_needs_no_storage(tmp_path: Path) -> None:
     assert list(map(repr, found)) == lines
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 @pytest.mark.parametrize("kind", [Log, Admin, Producer, Consumer, Transaction, Bookmark])
 def test_an_object_that_is_half_made_has_a_line(kind: type) -> None:
     """A debugger may show such an object, and so may a test that failed."""
     assert repr(kind.__new__(kind)) == f"<{kind.__name__}>"
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 @pytest.mark.parametrize(("url", "expected"), SECRETS)
 def test_a_line_and_a_table_have_no_secret(url: str, expected: str) -> None:
     """Neither that of the log nor that of a broker."""
@@ -110,6 +116,7 @@ def test_a_log_with_many_topics_has_a_short_line(tmp_path: Path) -> None:
     assert len(repr(consumer)) < 300 and "'t007', …]" in repr(consumer)
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 def test_a_description_has_a_line_and_a_table(tmp_path: Path) -> None:
     """Partitions are counted in the line, and are rows of the table."""
     log = new_log(tmp_path, orders=3)
@@ -123,6 +130,7 @@ def test_a_description_has_a_line_and_a_table(tmp_path: Path) -> None:
     assert "version=" in repr(log.admin.describe_cluster())
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 def test_lag_is_a_table(tmp_path: Path) -> None:
     """The table has topic, partition and records; the lag stays a dict."""
     log = new_log(tmp_path, orders=2)
@@ -132,6 +140,7 @@ def test_lag_is_a_table(tmp_path: Path) -> None:
     assert cells(lag._repr_html_()) == [["topic", "partition", "value"], ["orders", "0", "0"], ["orders", "1", "1"]]
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 def test_a_table_escapes_what_it_shows() -> None:
     """Names of groups, metadata of offsets, and everything else that somebody else has chosen."""
     odd = '<script>alert("1")</script>&\u202e'
@@ -141,6 +150,7 @@ def test_a_table_escapes_what_it_shows() -> None:
         assert [odd.replace("\u202e", "\\u202e") in "".join(row) for row in cells(page)].count(True) >= 1
 
 
+# Promise: clients.md#at-a-prompt-and-in-a-notebook
 def test_a_long_table_ends_with_the_number_of_the_others() -> None:
     """A notebook is not filled with a hundred thousand rows."""
     rows = cells(HtmlDict({TopicPartition("t", number): 0 for number in range(1000)})._repr_html_())

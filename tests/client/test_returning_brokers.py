@@ -33,6 +33,7 @@ def log(tmp_path: Path) -> Log:
     return spark_log.connect(tmp_path / "log", create=True)
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_return_leaves_out_what_the_root_lacks(log: Log, tmp_path: Path) -> None:
     """A disk that was restored from a backup lacks newer objects; the state does not count them any more."""
     roots = [tmp_path / "disk1", tmp_path / "disk2"]

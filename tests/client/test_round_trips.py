@@ -72,6 +72,7 @@ def large(log: spark_log.Log) -> pa.Table:
     return rows
 
 
+# Promise: measurements.md#object-stores
 def test_a_small_commit_takes_three(store: SlowStore) -> None:
     """The object, its record, and the record read back beside the one before it and the listing of checkpoints."""
     log = log_on(store)
@@ -81,6 +82,7 @@ def test_a_small_commit_takes_three(store: SlowStore) -> None:
     assert counts(requests) == {"put": 1, "put_new": 1, "get": 2, "list": 1}
 
 
+# Promise: measurements.md#object-stores
 def test_a_commit_of_many_partitions_takes_three(store: SlowStore) -> None:
     """A task writes one object for all of them, and one record names it."""
     log = log_on(store)
@@ -104,6 +106,7 @@ def test_a_producer_s_commit_takes_three(store: SlowStore) -> None:
     assert found == 3
 
 
+# Promise: measurements.md#object-stores
 def test_a_change_by_a_process_that_is_behind_takes_one_more(store: SlowStore) -> None:
     """A look, which is not confirmed alone, the record, and the read-back, which confirms both."""
     near, log = log_on(store.inner), log_on(store)
@@ -135,6 +138,7 @@ def test_records_that_move_the_fence_are_confirmed_before_a_change(store: SlowSt
     assert log.journal.state == log.journal.newest == near.journal.state
 
 
+# Promise: measurements.md#object-stores
 def test_upkeep_adds_less_than_one_request_to_a_commit(store: SlowStore) -> None:
     """Over many: it comes once in a hundred commits."""
     log = log_on(store)
@@ -155,6 +159,7 @@ def _read(log: spark_log.Log, start: int, end: int) -> None:
     assert log.read("t", partition=0, start=start, end=end).num_rows == end - start
 
 
+# Promise: measurements.md#object-stores
 def test_a_cold_read_of_a_small_range_takes_two(store: SlowStore) -> None:
     """Whether the log is the same and has more, and the bytes: the state knows where they are."""
     fill(log_on(store), 10)
@@ -169,6 +174,7 @@ def test_a_cold_read_over_many_small_commits_asks_for_them_together(store: SlowS
     assert found <= 3 and counts(requests) == {"get": 10, "list": 1}
 
 
+# Promise: measurements.md#object-stores
 def test_a_cold_read_of_a_part_of_a_large_object_takes_three(store: SlowStore) -> None:
     """The object's index comes between."""
     log = log_on(store)
@@ -229,6 +235,7 @@ def test_a_cold_read_through_a_sealed_index_takes_three(store: SlowStore) -> Non
     assert found == 3 and counts(requests) == {"get": 5, "list": 1}
 
 
+# Promise: measurements.md#object-stores
 def test_opening_a_log_takes_three(store: SlowStore) -> None:
     """Format and checkpoints; the newest checkpoint with the records after it; the checkpoints again, with probes."""
     fill(log_on(store.inner), 130)
@@ -254,6 +261,7 @@ def test_who_is_far_behind_does_not_read_what_a_checkpoint_has(store: SlowStore)
     assert counts(requests)["get"] <= 63 + 2 * 100
 
 
+# Promise: measurements.md#object-stores
 def test_a_tailing_reader_that_finds_nothing_takes_one(store: SlowStore) -> None:
     """A get of the version that is next, and nothing else."""
     log = log_on(store)
@@ -264,6 +272,7 @@ def test_a_tailing_reader_that_finds_nothing_takes_one(store: SlowStore) -> None
     assert found == 1 and counts(requests) == {"get": 1}
 
 
+# Promise: measurements.md#object-stores
 def test_a_tailing_reader_that_finds_a_commit_takes_three(store: SlowStore) -> None:
     """The next version; the one after it, absent, beside the checkpoints; the records."""
     log, writer = log_on(store), log_on(SlowStore(store.inner, get_ms=0, put_ms=0))

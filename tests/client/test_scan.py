@@ -103,6 +103,7 @@ def test_a_version_that_is_skipped_is_a_warning(log: spark_log.Log, caplog: pyte
     ]
 
 
+# Promise: spark-streams.md#exactly-once
 def test_a_version_with_another_number_of_rows_is_a_conflict(log: spark_log.Log) -> None:
     """It is another write, whose rows would be lost; nothing is written."""
     log.append("totals", [{"value": "1"}] * 2, txn_app_id="job:a", txn_version=7)
@@ -126,6 +127,7 @@ def test_an_object_that_is_gone_is_told_with_what_it_held(tmp_path: Path) -> Non
         log.read("orders")
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 @pytest.mark.parametrize("rows", [3, 25_000])
 def test_damage_is_reported_with_its_offsets_and_a_way_past_it(tmp_path: Path, rows: int) -> None:
     """As narrowly as it is known: a slice that is read in one go, or one record batch.  Reading and trimming at that

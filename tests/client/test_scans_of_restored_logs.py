@@ -37,6 +37,7 @@ class Restored:
                 log.append("t", [{"key": f"new{number}", "value": f"new{number}"}])
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_scan_does_not_mix_records_of_two_histories(tmp_path: Path) -> None:
     log = Restored(tmp_path)
     scan = log.log.scan("t")
@@ -48,6 +49,7 @@ def test_a_scan_does_not_mix_records_of_two_histories(tmp_path: Path) -> None:
     assert values[KEPT - 1 : KEPT + 1] == [b"kept29", b"new0"] and len(values) == KEPT + LOST + 1
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_view_of_the_latest_records_does_not_mix_them(tmp_path: Path) -> None:
     log = Restored(tmp_path)
     scan = scan_latest(log.log.journal, "t", None, "latest", ["value"], None)

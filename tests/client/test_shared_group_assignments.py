@@ -18,6 +18,7 @@ from tests.client.team import ALL, Listener, Team
 from tests.services import Services
 
 
+# Promise: clients.md#consumer, service.md#groups
 def test_members_share_the_partitions_and_every_record_is_read_once(team: Team) -> None:
     """Three join one after the other while records come: positions go along with the partitions."""
     team.fill(40)
@@ -54,6 +55,7 @@ def test_an_eager_member_gives_all_up_before_it_joins_again(team: Team) -> None:
     assert listener.told == [("assigned", [0, 1, 2, 3]), ("revoked", [0, 1, 2, 3]), ("assigned", mine)]
 
 
+# Promise: service.md#groups
 def test_a_cooperative_member_gives_up_only_what_moves(team: Team) -> None:
     """And it reads the rest all the time."""
     listener = Listener()

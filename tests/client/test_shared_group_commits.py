@@ -71,6 +71,7 @@ def test_a_listener_may_commit_what_it_is_about_to_give_up(team: Team, strategy:
     assert "revoked" in dict(listener.told) and len(team.got) == len(set(team.got)) == 48
 
 
+# Promise: clients.md#transactions
 def test_positions_that_a_transaction_commits_are_fenced_too(team: Team) -> None:
     """By the generation in which the transaction was given them."""
     team.fill()
@@ -117,6 +118,7 @@ def test_positions_are_committed_while_a_poll_waits(team: Team) -> None:
     waiting.join()
 
 
+# Promise: service.md#groups
 def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team) -> None:
     """Neither a consumer with partitions assigned by hand, nor an administrator, a bookmark or a transaction that names
     the group, nor one without the coordinator's groups.

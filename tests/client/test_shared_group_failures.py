@@ -24,6 +24,7 @@ from tests.services import Services
 ROOT = Path(__file__).parents[2]
 
 
+# Promise: service.md#groups
 def test_a_consumer_that_does_not_poll_gives_its_partitions_up(team: Team) -> None:
     """max_poll_interval_ms: the others have them, and its commit is refused till it polls again."""
     listener = Listener()
@@ -60,6 +61,7 @@ def test_a_member_outlives_a_connection_that_went_dead(tmp_path: Path) -> None:
         proxy.close()
 
 
+# Promise: service.md#groups
 def test_a_static_member_that_starts_again_has_its_partitions_and_nobody_rebalances(team: Team) -> None:
     """Within its session."""
     listener = Listener()
@@ -74,6 +76,7 @@ def test_a_static_member_that_starts_again_has_its_partitions_and_nobody_rebalan
     assert (team.generation(), listener.told) == (generation, told)
 
 
+# Promise: service.md#groups
 def test_of_two_consumers_with_one_instance_id_the_older_one_ends(team: Team) -> None:
     """It says why, at every poll, and cannot commit."""
     old = team.join(group_instance_id="a")
@@ -105,6 +108,7 @@ def test_what_the_coordinator_refuses_is_said_in_words(team: Team) -> None:
         team.poll_until(team.is_shared)
 
 
+# Promise: service.md#groups
 def test_a_restart_of_the_coordinator_is_no_rebalance(services: Services, tmp_path: Path) -> None:
     """The members keep generation and partitions, continue to read and commit; no listener is called."""
     running = services.start(tmp_path / "log")
@@ -165,6 +169,7 @@ while True:
 """
 
 
+# Promise: service.md#groups
 def test_partitions_of_a_process_that_is_killed_go_to_the_others_when_its_session_is_over(team: Team) -> None:
     """Nothing is left out, and what it had committed is not read again."""
     process = subprocess.Popen(
@@ -213,6 +218,7 @@ def test_a_coordinator_that_is_killed_and_started_again_has_its_groups(tmp_path:
     assert process.terminate() == 0
 
 
+# Promise: service.md#groups
 def test_members_keep_their_partitions_when_a_standby_takes_over(
     services: Services, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

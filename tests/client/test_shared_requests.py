@@ -60,6 +60,7 @@ def data_gets(requests: list[TimedRequest]) -> int:
     return sum(request.kind == "get" and request.key.startswith("data/") for request in requests)
 
 
+# Promise: measurements.md#object-stores
 def test_a_poll_of_many_partitions_in_one_object_is_one_get(store: SlowStore, log: spark_log.Log) -> None:
     """Each later poll as well."""
     with log.consumer("t", auto_offset_reset="earliest") as consumer:
@@ -106,6 +107,7 @@ def test_a_poll_over_several_objects_is_a_get_of_each(store: SlowStore, log: spa
     assert len(found) == PARTITIONS and data_gets(requests) == 3
 
 
+# Promise: measurements.md#object-stores
 def test_a_read_of_a_topic_is_a_get_of_each_object(store: SlowStore, log: spark_log.Log) -> None:
     """Partition by partition, though each object has slices of all of them."""
     for _ in range(3):
@@ -293,6 +295,7 @@ def test_a_store_that_hangs_does_not_keep_others_from_being_read(log: spark_log.
     assert not reader.is_alive()
 
 
+# Promise: clients.md#consumer
 def test_partitions_of_a_consumer_share_what_one_reader_may_hold() -> None:
     """At least a request each: 1 MiB."""
     alone = ahead_of(1)
@@ -303,6 +306,7 @@ def test_partitions_of_a_consumer_share_what_one_reader_may_hold() -> None:
         assert 2 * each.block_bytes <= max(each.groups * each.group_bytes, 2 * GAP_BYTES_MAX)
 
 
+# Promise: clients.md#consumer
 def test_a_consumer_of_many_partitions_does_not_request_all_of_their_slices(
     store: SlowStore, log: spark_log.Log
 ) -> None:

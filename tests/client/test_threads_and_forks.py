@@ -73,6 +73,7 @@ def test_what_is_appended_after_an_interrupt_is_no_repeat_of_what_was_interrupte
     assert values(log, "orders") == [b"1", b"2", b"3"]
 
 
+# Promise: clients.md#python-clients
 def test_a_child_forked_while_others_commit_can_commit(tmp_path: Path) -> None:
     """Locks that threads of the parent hold at the fork are not held in the child."""
     log = new_log(tmp_path, orders=1)

@@ -30,6 +30,7 @@ def log(tmp_path: Path) -> spark_log.Log:
     return log
 
 
+# Promise: clients.md#positions
 @pytest.mark.parametrize("at", THIRD)
 def test_a_datetime_is_a_position_wherever_one_is_taken(log: spark_log.Log, at: datetime) -> None:
     """In reads, tables, and in the admin's calls."""
@@ -46,6 +47,7 @@ def test_a_datetime_is_a_position_wherever_one_is_taken(log: spark_log.Log, at: 
     assert log.admin.delete_records({P0: at}) == {P0: 3}
 
 
+# Promise: clients.md#positions
 def test_a_timedelta_is_how_long_ago(log: spark_log.Log) -> None:
     """The newest records are of now."""
     log.append("orders", [{"value": "new"}])
@@ -63,6 +65,7 @@ def test_a_datetime_after_the_last_record_is_the_end(log: spark_log.Log) -> None
     assert format_timestamp_ms(1769853600000) == f"{START:%Y-%m-%dT%H:%M:%S}.000Z"
 
 
+# Promise: clients.md#positions
 def test_topics_are_listed_by_name(log: spark_log.Log) -> None:
     """Sorted, with what the metadata has of them, and as a table in a notebook."""
     log.create_topic(NewTopic("bills", 3, {"retention.ms": "1000"}))
@@ -84,6 +87,7 @@ def test_a_topic_needs_more_than_a_name(log: spark_log.Log, given: Any) -> None:
     assert list(log.topics()) == ["orders"]
 
 
+# Promise: clients.md#consumer
 def test_polling_a_topic_that_does_not_exist_says_so(log: spark_log.Log, caplog: pytest.LogCaptureFixture) -> None:
     """Once, with the nearest name; when the topic is created, it is read, and nothing is said."""
     with log.consumer("order", "orders", auto_offset_reset="earliest") as consumer:
@@ -100,6 +104,7 @@ def test_polling_a_topic_that_does_not_exist_says_so(log: spark_log.Log, caplog:
         assert len(logged(caplog, "does not exist")) == 2
 
 
+# Promise: clients.md#consumer
 def test_polling_a_pattern_that_matches_nothing_says_so(log: spark_log.Log, caplog: pytest.LogCaptureFixture) -> None:
     """Once, until a topic matches."""
     with log.consumer() as consumer:

@@ -32,6 +32,7 @@ from tests.client.logs import new_log, values
 P0 = TopicPartition("orders", 0)
 
 
+# Promise: clients.md#transactions, tasks/exactly-once.md#exactly-once-end-to-end
 def test_records_of_many_topics_and_positions_are_one_commit(tmp_path: Path) -> None:
     """append, send and commit_offsets: one version of the metadata log for all of it."""
     log = new_log(tmp_path, orders=1, out=2)
@@ -53,6 +54,7 @@ def test_records_of_many_topics_and_positions_are_one_commit(tmp_path: Path) -> 
     consumer.close()
 
 
+# Promise: clients.md#transactions
 def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
     """Neither records nor positions."""
     log = new_log(tmp_path, orders=1)
@@ -73,6 +75,7 @@ def test_single_records_and_tables_keep_their_order(tmp_path: Path) -> None:
     assert values(log, "orders") == [b"1", b"2", b"3"]
 
 
+# Promise: clients.md#transactions
 def test_who_takes_the_id_over_fences_who_held_it(tmp_path: Path) -> None:
     """A zombie's commit is refused, whole; the new holder's is in."""
     log = new_log(tmp_path, orders=1)
@@ -106,6 +109,7 @@ def test_the_admin_fences_and_shows_transactional_ids(tmp_path: Path) -> None:
     assert values(log, "orders") == [b"1"]
 
 
+# Promise: clients.md#transactions
 def test_an_administrator_sees_what_transactions_do(tmp_path: Path) -> None:
     """Ongoing while it runs, with its time, then how it ended, and which offsets it committed."""
     log = new_log(tmp_path, orders=2)
@@ -130,6 +134,7 @@ def test_an_administrator_sees_what_transactions_do(tmp_path: Path) -> None:
         log.admin.describe_transactions(["nope"])
 
 
+# Promise: clients.md#transactions
 def test_a_transaction_that_took_too_long_commits_nothing(tmp_path: Path) -> None:
     """It is over for every observer when its time is, and its process learns of it at the next write or at the end."""
     log = new_log(tmp_path, orders=1)
@@ -149,6 +154,7 @@ def test_a_transaction_that_took_too_long_commits_nothing(tmp_path: Path) -> Non
         log.transaction("t", transaction_timeout_ms=0)
 
 
+# Promise: clients.md#transactions
 def test_a_transaction_that_took_too_long_does_not_take_its_id_back(tmp_path: Path) -> None:
     """A process that gets the timeout error starts again: with a successor it is fenced, by its next write and at the
     end.
@@ -167,6 +173,7 @@ def test_a_transaction_that_took_too_long_does_not_take_its_id_back(tmp_path: Pa
     assert values(log, "orders") == [b"2"]
 
 
+# Promise: clients.md#transactions
 def test_a_transaction_that_asks_for_more_time_than_the_log_gives_is_refused(tmp_path: Path) -> None:
     """At its start, and nobody is fenced.  The limit itself, a quarter of an hour by default, is accepted."""
     log = new_log(tmp_path, orders=1)
@@ -185,6 +192,7 @@ def test_a_transaction_that_asks_for_more_time_than_the_log_gives_is_refused(tmp
     assert values(log, "orders") == [b"1", b"2"]
 
 
+# Promise: clients.md#transactions
 def test_what_has_committed_is_not_aborted(tmp_path: Path) -> None:
     """The error says that it has committed; aborting twice is the same as aborting once."""
     log = new_log(tmp_path, orders=1)
@@ -213,6 +221,7 @@ def test_the_end_of_an_old_transaction_does_not_end_a_new_one(tmp_path: Path) ->
     assert values(log, "orders") == [b"new"]
 
 
+# Promise: clients.md#transactions
 def test_no_reader_waits_for_an_open_transaction(tmp_path: Path) -> None:
     """Commits of others are read immediately meanwhile; staged records arrive with the commit, behind them."""
     log = new_log(tmp_path, orders=1)
@@ -225,6 +234,7 @@ def test_no_reader_waits_for_an_open_transaction(tmp_path: Path) -> None:
     consumer.close()
 
 
+# Promise: clients.md#transactions
 def test_a_consumer_that_lost_its_group_stops_the_transaction(tmp_path: Path) -> None:
     """Embedded, positions of an old generation are refused, and the records with them."""
     log = new_log(tmp_path, orders=1, out=1)
@@ -286,6 +296,7 @@ def test_wrong_use_is_told(tmp_path: Path) -> None:
         log.transaction("t", acks=1)
 
 
+# Promise: clients.md#bookmarks
 def test_a_bookmark_goes_on_where_its_last_run_ended(tmp_path: Path) -> None:
     """The first run begins at the start; the end is pinned when it begins."""
     log = new_log(tmp_path, orders=2)
@@ -310,6 +321,7 @@ def test_a_run_that_fails_is_repeated(tmp_path: Path) -> None:
             raise ZeroDivisionError
 
 
+# Promise: clients.md#bookmarks
 def test_two_runs_at_once_are_noticed(tmp_path: Path) -> None:
     """The second to end hears that the same records were read twice."""
     log = new_log(tmp_path, orders=1)
@@ -322,6 +334,7 @@ def test_two_runs_at_once_are_noticed(tmp_path: Path) -> None:
         pass
 
 
+# Promise: clients.md#bookmarks
 def test_a_run_ends_where_it_began_to_look(tmp_path: Path) -> None:
     """A partition or a topic that comes meanwhile is read by the next run, from its first record."""
     log = new_log(tmp_path, orders=1)
@@ -334,6 +347,7 @@ def test_a_run_ends_where_it_began_to_look(tmp_path: Path) -> None:
         assert b.starts == {P0: 0, P0._replace(partition=1): 0, TopicPartition("audit", 0): 0}
 
 
+# Promise: clients.md#bookmarks
 def test_records_that_were_trimmed_before_the_run_are_not_passed_over(tmp_path: Path) -> None:
     """The run starts where the last one ended, and reading says that they are gone."""
     log = new_log(tmp_path, orders=1)

@@ -86,6 +86,7 @@ def fits(value: object, hint: Any) -> bool:
     return isinstance(value, kind)
 
 
+# Promise: clients.md#consumer
 @pytest.mark.parametrize(("table", "types"), PAIRS, ids=["producer", "consumer", "transaction"])
 def test_types_have_the_settings_of_the_table(table: Mapping[str, ClientSetting], types: type) -> None:
     """A value that the table accepts has the type, and it accepts the values that the type names."""
@@ -98,6 +99,7 @@ def test_types_have_the_settings_of_the_table(table: Mapping[str, ClientSetting]
         assert not fits(b"x", hint), name
 
 
+# Promise: clients.md#consumer
 def test_a_checker_refuses_settings_that_do_not_exist(tmp_path: Path) -> None:
     """`grp=` and a text for a number; mypy sees them as a user of the installed package does."""
     program = tmp_path / "prompt.py"
@@ -116,6 +118,7 @@ def test_a_checker_refuses_settings_that_do_not_exist(tmp_path: Path) -> None:
     assert "dict[tuple[str, int, fallback=" in done.stdout and '"akcs"' in found[4][1]
 
 
+# Promise: clients.md#consumer
 @pytest.mark.parametrize(
     ("name", "table"), [("producer", PRODUCER), ("consumer", CONSUMER), ("transaction", TRANSACTION)]
 )
@@ -126,6 +129,7 @@ def test_help_has_all_settings(name: str, table: Mapping[str, ClientSetting]) ->
     assert all(f"{one}: " in pydoc.render_doc(getattr(spark_log.Log, name)) for one in table)
 
 
+# Promise: api.md#python-api
 @pytest.mark.parametrize(
     ("shown", "done"),
     [

@@ -47,6 +47,7 @@ def typed(log: Log, name: str, schema: object = SCHEMA, **configs: str) -> str:
     return name
 
 
+# Promise: tasks/typed.md#typed-topics-columns-instead-of-bytes
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist, pd.DataFrame, pl.DataFrame])
 def test_frames_are_read_as_their_columns(log: Log, form: object) -> None:
     topic = typed(log, f"orders-{getattr(form, '__module__', 'list')}-{getattr(form, '__name__', '')}")
@@ -63,6 +64,7 @@ def test_frames_are_read_as_their_columns(log: Log, form: object) -> None:
     assert duckdb.sql("SELECT sum(id), max(amount) FROM reader").fetchall() == [(3, 2.5)]
 
 
+# Promise: tasks/typed.md#read
 def test_a_value_is_a_struct_or_json(log: Log) -> None:
     topic = typed(log, "forms")
     log.append(topic, [*ROWS, {"key": "a", "value": None}][:2])
@@ -79,6 +81,7 @@ def test_a_value_is_a_struct_or_json(log: Log) -> None:
         log.read(topic, value_format="avro")
 
 
+# Promise: tasks/typed.md#write
 def test_single_records_are_dicts_and_are_consumed_as_json(log: Log) -> None:
     topic = typed(log, "singles")
     with log.producer() as producer:
@@ -107,6 +110,7 @@ def test_a_dict_for_a_topic_without_a_schema_is_refused(log: Log) -> None:
         log.append("bytes", [{"value": b"x"}], key_column="value")
 
 
+# Promise: tasks/typed.md#write
 def test_a_transaction_writes_typed_and_other_topics(log: Log) -> None:
     topic = typed(log, "txn-typed")
     with log.transaction("both") as txn:
@@ -117,6 +121,7 @@ def test_a_transaction_writes_typed_and_other_topics(log: Log) -> None:
     assert log.read("txn-audit")["value"].to_pylist() == [b"two orders"]
 
 
+# Promise: tasks/typed.md#change-a-schema
 def test_older_runs_have_nulls_in_newer_columns_and_wider_numbers(log: Log) -> None:
     topic = typed(log, "evolving", "n INT, s STRUCT<a: INT>")
     log.append(topic, [{"n": 1, "s": {"a": 1}}])
@@ -130,6 +135,7 @@ def test_older_runs_have_nulls_in_newer_columns_and_wider_numbers(log: Log) -> N
     assert [schema.version for schema in log.admin.describe_schema(topic)] == [1, 2]
 
 
+# Promise: tasks/typed.md#change-a-schema
 def test_a_merge_after_numbers_were_widened_changes_the_digits_of_json(log: Log) -> None:
     topic = typed(log, "widened", "f FLOAT, n INT, i INT", segment_ms="60000", retention_ms="-1")
     for _ in range(2):
@@ -147,6 +153,7 @@ def _json(log: Log, topic: str) -> list[bytes]:
     return log.read(topic, columns=["value"], value_format="json")["value"].to_pylist()
 
 
+# Promise: tasks/typed.md#give-a-topic-with-bytes-a-schema
 def test_bytes_from_before_the_schema_are_refused_or_parsed(log: Log) -> None:
     log.append("later", [{"value": '{"id": 1, "amount": 2, "other": 3}'}, {"value": None}])
     with pytest.raises(InvalidRequest, match="'later' has no schema, so its values are bytes"):
@@ -165,6 +172,7 @@ def test_bytes_from_before_the_schema_are_refused_or_parsed(log: Log) -> None:
         log.append("later", [{"value": b"{}"}])
 
 
+# Promise: tasks/typed.md#give-a-topic-with-bytes-a-schema
 def test_bytes_that_are_not_json_of_the_schema_are_an_error(log: Log) -> None:
     log.append("not-json", [{"value": '{"id": 1}'}, {"value": "no"}])
     log.admin.alter_schema("not-json", SCHEMA)
@@ -172,6 +180,7 @@ def test_bytes_that_are_not_json_of_the_schema_are_an_error(log: Log) -> None:
         log.read("not-json", value_parse="json")
 
 
+# Promise: tasks/typed.md#schemas
 def test_the_first_typed_write_sets_the_schema(log: Log) -> None:
     log.create_topic(NewTopic("auto", 1, {"schema.auto": "true"}))
     with log.producer() as producer, pytest.raises(InvalidRecord, match=r"begin with log.append\('auto', rows\)"):
@@ -184,6 +193,7 @@ def test_the_first_typed_write_sets_the_schema(log: Log) -> None:
         log.append("auto", [{"id": 1, "more": 2}])
 
 
+# Promise: tasks/typed.md#schemas
 def test_the_faster_of_two_first_writes_sets_the_schema(log: Log) -> None:
     """The other one neither adds columns to it nor fails because it lacks some."""
     log.create_topic(NewTopic("race", 1, {"schema.auto": "true"}))
@@ -192,6 +202,7 @@ def test_the_faster_of_two_first_writes_sets_the_schema(log: Log) -> None:
     assert [schema.columns.names for schema in log.admin.describe_schema("race")] == [["id", "name"]]
 
 
+# Promise: tasks/typed.md#schemas
 def test_a_write_that_is_refused_at_last_leaves_no_schema(log: Log) -> None:
     """The commit sets the schema, and there is none: the next write may set another one."""
     log.create_topic(NewTopic("refused", 1, {"schema.auto": "true"}))
@@ -250,6 +261,7 @@ class Late(list[dict[str, object]]):
         return super().__getitem__(at)
 
 
+# Promise: tasks/typed.md#schemas
 @pytest.mark.parametrize(("row", "fits"), [({"id": 2}, True), ({"more": 1}, False)])
 def test_the_slower_of_two_first_writes_fits_or_is_refused(tmp_path: Path, row: dict[str, object], fits: bool) -> None:
     with spark_log.connect(tmp_path) as log, spark_log.connect(tmp_path) as other:
@@ -270,6 +282,7 @@ def test_an_empty_frame_sets_the_schema(log: Log) -> None:
     assert schema.columns.names == ["id"]
 
 
+# Promise: tasks/typed.md#write
 def test_options_say_which_column_is_what(log: Log) -> None:
     topic = typed(log, "named", "timestamp TIMESTAMP, id STRING")
     at = datetime(2026, 1, 31, tzinfo=timezone.utc)
@@ -293,6 +306,7 @@ def test_the_latest_records_of_keys_are_columns_too(log: Log) -> None:
     assert log.table(topic, columns=["key", "id"]).to_pylist() == [{"key": b"a", "id": 3}]
 
 
+# Promise: tasks/typed.md#read
 def test_a_batch_of_a_consumer_has_the_columns(log: Log) -> None:
     topic = typed(log, "arrow")
     log.append(topic, ROWS)
@@ -303,6 +317,7 @@ def test_a_batch_of_a_consumer_has_the_columns(log: Log) -> None:
     assert [json.loads(value)["id"] for value in values] == [1, 2]
 
 
+# Promise: tasks/typed.md#read
 def test_topics_of_different_schemas_are_one_table_only_as_json(log: Log) -> None:
     one, two = typed(log, "mixed-1"), typed(log, "mixed-2", "id STRING")
     log.append(one, [{"id": 1}])
@@ -314,6 +329,7 @@ def test_topics_of_different_schemas_are_one_table_only_as_json(log: Log) -> Non
         consumer.poll_arrow(timeout_ms=5000)
 
 
+# Promise: tasks/typed.md#change-a-schema
 def test_upkeep_keeps_types(log: Log) -> None:
     """Merging, compaction and erasure widen older runs, and keep bytes and columns apart."""
     old = {"timestamp": 1000}
@@ -341,6 +357,7 @@ def test_upkeep_keeps_types(log: Log) -> None:
     assert verify(log, deep=True) == []
 
 
+# Promise: tasks/typed.md#typed-topics-columns-instead-of-bytes
 def test_the_page_of_the_task_runs(tmp_path: Path) -> None:
     """docs/tasks/typed.md as it is pasted, in a folder of the test."""
     found: dict[str, Any] = {}
@@ -350,6 +367,7 @@ def test_the_page_of_the_task_runs(tmp_path: Path) -> None:
     assert found["german"].to_pydict() == {"id": [1]}
 
 
+# Promise: tasks/typed.md#order
 def test_the_rows_of_a_frame_are_sorted_and_those_of_a_producer_keep_their_order(log: Log) -> None:
     topic = typed(log, "sorted", V2, sort_columns="Country,amount")
     rows = [{"id": n, "country": "FDI"[n % 3], "amount": float(n % 2)} for n in range(6)]
@@ -362,6 +380,7 @@ def test_the_rows_of_a_frame_are_sorted_and_those_of_a_producer_keep_their_order
     assert maintain_once(log) is not None and log.read(topic)["id"].to_pylist()[:6] == [4, 1, 0, 3, 2, 5]
 
 
+# Promise: tasks/typed.md#order
 def test_columns_to_sort_by_are_checked(log: Log) -> None:
     with pytest.raises(InvalidConfig, match="names 'city'; its columns are id, amount"):
         typed(log, "sort-unknown", sort_columns="city")

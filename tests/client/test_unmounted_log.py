@@ -43,6 +43,7 @@ def changes(log: Log) -> list[Callable[[], object]]:
     ]
 
 
+# Promise: storage-failures.md#when-the-disk-of-a-log-is-not-mounted
 def test_a_process_that_has_the_log_open_writes_nothing_and_continues(log: Log, tmp_path: Path) -> None:
     """The error asks for the mount; when the disk is back, the same process continues."""
     tried = changes(log)
@@ -59,6 +60,7 @@ def test_a_process_that_has_the_log_open_writes_nothing_and_continues(log: Log, 
     assert log.read("t").num_rows == 2 and verify(log, deep=True) == []
 
 
+# Promise: storage-failures.md#when-the-disk-of-a-log-is-not-mounted
 @pytest.mark.parametrize("versions", [1, 20, 120])
 def test_a_log_that_was_begun_in_the_folder_is_another_one(log: Log, tmp_path: Path, versions: int) -> None:
     """A process that has the log open does not continue in the other one, be that shorter or longer; nor does one of
@@ -160,6 +162,7 @@ def test_a_client_that_is_far_behind_its_coordinator_does_not_continue_there(log
         journal.run(journal.metadata_log.follow(journal.view, Changes(100)))
 
 
+# Promise: storage-failures.md#when-the-disk-of-a-log-is-not-mounted
 def test_no_log_begins_in_a_mount_point_of_fstab_without_its_disk(tmp_path: Path) -> None:
     """By default a path without a log gets a new one; `/etc/fstab` tells that one would be on the wrong disk."""
     point = tmp_path / "disk"
@@ -174,6 +177,7 @@ def test_no_log_begins_in_a_mount_point_of_fstab_without_its_disk(tmp_path: Path
     assert f"{point} is in /etc/fstab, and is not mounted: mount it" in in_namespace(tmp_path / "fstab", beside)
 
 
+# Promise: storage-failures.md#when-the-disk-of-a-log-is-not-mounted
 def test_a_process_begins_no_log_where_it_had_one_open_on_a_disk_that_is_away(tmp_path: Path) -> None:
     """As the sink of a query does, which opens the log for each micro-batch.  A deleted log begins again."""
     point = tmp_path / "disk"

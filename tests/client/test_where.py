@@ -211,6 +211,7 @@ CONDITIONS = st.recursive(
 )
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CONDITIONS, st.sampled_from(sorted(UPKEEP)))
 def test_rows_are_those_for_which_the_condition_is_true(
@@ -239,6 +240,7 @@ def orders() -> Iterator[Log]:
         yield log
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 @pytest.mark.parametrize(
     ("where", "slices", "batches"),
     [
@@ -262,6 +264,7 @@ def test_what_cannot_match_is_not_read(orders: Log, where: str, slices: int, bat
     assert (len(found), sum(one.batches for one in found)) == (slices, batches)
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 def test_a_condition_narrows_other_forms_of_a_read(orders: Log) -> None:
     """JSON, structs, and the latest records, with and without the column."""
     where = "id in (5, 15) and offset < 15"
@@ -273,6 +276,7 @@ def test_a_condition_narrows_other_forms_of_a_read(orders: Log) -> None:
     assert orders.table("orders", columns=["offset"], where=where).num_rows == 0  # without keys
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 def test_the_latest_record_of_a_key_decides() -> None:
     """An older one that would match is not shown because the newer one was skipped."""
     with spark_log.connect("memory://where-latest") as log:
@@ -283,6 +287,7 @@ def test_the_latest_record_of_a_key_decides() -> None:
         assert log.table("t", columns=["id"], where="id = 2").to_pydict() == {"id": [2]}
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 @pytest.mark.parametrize(
     ("where", "words"),
     [
@@ -327,6 +332,7 @@ def test_bytes_have_no_columns(orders: Log) -> None:
     assert text["value"].to_pylist() == [b'{"id":1}']
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 def test_statistics_are_of_the_columns_that_the_topic_names(orders: Log) -> None:
     """An empty list turns them off: nothing is skipped, and the rows are the same."""
     orders.create_topic(NewTopic("none", 1, {"stats.columns": ""}, schema="id INT"))

@@ -51,6 +51,7 @@ def spark_log_of(folder: Path, copy: Path) -> spark_log.Log:
     return restored(str(folder / "log"), copy)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("in_copy", [True, False])
 @pytest.mark.parametrize("records", [True, False])
 def test_a_transaction_that_was_open_over_a_restore_commits_nothing(
@@ -79,6 +80,7 @@ def test_a_transaction_that_was_open_over_a_restore_commits_nothing(
     assert again.admin.list_consumer_group_offsets("g")[P0].offset == 6
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_new_transaction_does_not_commit_positions_of_lost_records(tmp_path: Path) -> None:
     """The consumer has read 10 records, and the copy has 6 of them; then it reads the others at these offsets."""
     log = log_in(tmp_path)
@@ -96,6 +98,7 @@ def test_a_new_transaction_does_not_commit_positions_of_lost_records(tmp_path: P
     assert log.admin.list_consumer_group_offsets("g")[P0].offset == 14
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_records_that_were_staged_before_a_restore_are_staged_again(tmp_path: Path) -> None:
     """Their objects were in the lost folder; in the restored one they would be missing."""
     log = log_in(tmp_path)
@@ -108,6 +111,7 @@ def test_records_that_were_staged_before_a_restore_are_staged_again(tmp_path: Pa
     assert values(log, "out") == ["x"]
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_versions_of_a_job_that_are_lost_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The copy has 7, and the log had 9.  A rerun of 8 is written, and a version after a gap gives one warning."""
     log = log_in(tmp_path)

@@ -112,6 +112,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[spark_log.Log]:
 # ----------------------------------------------------------------------------------------------------------------- rights
 
 
+# Promise: console.md#what-it-may-do
 @pytest.mark.parametrize("token", [None, "not-one-that-it-knows"])
 @pytest.mark.parametrize(
     "name", ["me", "topics", "topic", "segments", "records", "record", "groups", "group", "cluster", "health"]
@@ -123,6 +124,7 @@ def test_without_a_token_there_are_no_answers(running: Running, token: str | Non
     assert asking.raw("/console/")[0] == 200
 
 
+# Promise: console.md#what-it-may-do
 def test_a_token_of_some_topics_sees_only_those(billing: Asking, reader: Asking) -> None:
     """In lists, in the topic itself, and in its records."""
     assert [row["topic"] for row in billing("topics")["topics"]] == ["billing.in"]
@@ -132,6 +134,7 @@ def test_a_token_of_some_topics_sees_only_those(billing: Asking, reader: Asking)
         assert billing.refused(name, topic="billing.in") == 200
 
 
+# Promise: console.md#what-it-may-do
 def test_a_token_of_some_groups_sees_only_those(billing: Asking, reader: Asking) -> None:
     """And of them no position in another topic."""
     assert [row["group"] for row in billing("groups")["groups"]] == ["billing.g"]
@@ -141,6 +144,7 @@ def test_a_token_of_some_groups_sees_only_those(billing: Asking, reader: Asking)
     assert billing("groups")["groups"][0]["lag"] == 1
 
 
+# Promise: console.md#what-it-may-do
 def test_transactions_are_shown_to_their_tokens(billing: Asking, reader: Asking) -> None:
     """As the coordinator would let them use the id."""
     assert billing("transactions")["transactions"] == []
@@ -148,12 +152,14 @@ def test_transactions_are_shown_to_their_tokens(billing: Asking, reader: Asking)
     assert (found["transaction"], found["state"], found["topics"]) == ("secret", "CompleteCommit", ["orders"])
 
 
+# Promise: console.md#what-it-may-do
 def test_only_an_admin_may_change(running: Running, reader: Asking) -> None:
     """Without tokens, everybody reads only."""
     assert not reader("me")["may_change"]
     assert Asking(running.coordinator.address, ADMIN)("me")["may_change"]
 
 
+# Promise: console.md#what-it-may-do
 def test_changes_are_those_of_any_client(running: Running) -> None:
     """The page sends commands as clients do, and a bad value is rejected."""
     admin = Asking(running.coordinator.address, ADMIN)
@@ -177,6 +183,7 @@ def test_changes_are_those_of_any_client(running: Running) -> None:
 # ------------------------------------------------------------------------------------------------------------------- http
 
 
+# Promise: console.md#the-console
 def test_the_pages_may_run_no_script_of_others(running: Running) -> None:
     """A strict policy, also for the redirect, and no part of a page comes from elsewhere."""
     for path in ("/", "/console", "/console/", "/console/app.js", "/console/app.css"):
@@ -188,6 +195,7 @@ def test_the_pages_may_run_no_script_of_others(running: Running) -> None:
         assert not re.search(rb"https?://(?!www\.w3\.org)", body)
 
 
+# Promise: console.md#what-it-may-do
 def test_the_pages_build_no_html_from_text() -> None:
     """No part of a page uses a way to parse text as HTML, or a style or script in it."""
     ways = "innerHTML|outerHTML|insertAdjacentHTML|document.write|DOMParser|createContextualFragment|eval\\(|setHTML"
@@ -222,6 +230,7 @@ def test_wrong_requests_are_refused(reader: Asking, path: str, status: int) -> N
     assert found == status and json.loads(body)["message"]
 
 
+# Promise: console.md#what-it-may-do
 def test_pages_are_read_only(reader: Asking) -> None:
     """No other method."""
     assert [reader.raw("/console/api/topics", method)[0] for method in ("POST", "PUT", "DELETE")] == [405] * 3
@@ -253,6 +262,7 @@ def at(found: Any) -> list[tuple[int, int]]:
     return [(row["partition"], row["offset"]) for row in found["records"]]
 
 
+# Promise: console.md#read-records
 def test_the_newest_records_and_the_ones_before(reader: Asking) -> None:
     """Newest first; pages of older ones do not overlap and leave none out."""
     page = reader("records", topic="orders", limit=20)
@@ -285,6 +295,7 @@ def test_a_page_of_more_partitions_than_rows_has_the_newest_records(running: Run
         log.admin.delete_topics(["wide"])
 
 
+# Promise: console.md#read-records
 def test_pages_forward_from_an_offset_and_a_time(reader: Asking) -> None:
     """A cursor continues where a page ended."""
     page = reader("records", topic="orders", limit=10, **{"from": "40"}, partition=0)
@@ -296,6 +307,7 @@ def test_pages_forward_from_an_offset_and_a_time(reader: Asking) -> None:
     assert beyond["records"] == [] and not beyond["more"]
 
 
+# Promise: console.md#read-records
 def test_a_range_ends_where_it_should(reader: Asking) -> None:
     """Before an offset or a time, for pages of both directions and for a search; a cursor does not lead out of it."""
     page = reader("records", topic="orders", partition=0, to="5", **{"from": "3"})
@@ -308,6 +320,7 @@ def test_a_range_ends_where_it_should(reader: Asking) -> None:
     assert sorted(at(found)) == sorted((n % 2, 15 + n // 2) for n in range(4)) and not found["more"]
 
 
+# Promise: console.md#read-records
 def test_a_search_finds_keys_values_and_headers(reader: Asking) -> None:
     """In a range, up to a limit, and it continues behind the last one found."""
     first = reader("records", topic="orders", search="value 3", limit=3)
@@ -320,6 +333,7 @@ def test_a_search_finds_keys_values_and_headers(reader: Asking) -> None:
     assert at(reader("records", topic="orders", search="value 3", **{"from": "20"})) == []
 
 
+# Promise: console.md#read-records
 def test_bytes_that_are_no_text_and_html_come_as_they_are(reader: Asking) -> None:
     """As JSON, whose type no browser takes for a page."""
     (row,) = reader("records", topic="billing.in")["records"]
@@ -329,6 +343,7 @@ def test_bytes_that_are_no_text_and_html_come_as_they_are(reader: Asking) -> Non
     assert headers["Content-Type"].startswith("application/json") and headers["Cache-Control"] == "no-store"
 
 
+# Promise: console.md#read-records
 def test_large_values_are_cut_at_a_letter(log: spark_log.Log) -> None:
     """The page has their beginning, and one record more of it."""
     text = "é" * records.SHOWN_BYTES
@@ -341,6 +356,7 @@ def test_large_values_are_cut_at_a_letter(log: spark_log.Log) -> None:
     assert records.one(log, "t", 0, 10_000) is None
 
 
+# Promise: console.md#what-it-costs
 def test_a_request_stops_at_its_budget_and_the_next_continues(
     log: spark_log.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,6 +389,7 @@ def test_pages_of_more_partitions_than_rows_go_through_all_partitions(log: spark
     assert at(first) + at(second) == [(n, 0) for n in range(8)]
 
 
+# Promise: console.md#what-it-costs
 def test_a_batch_that_is_too_large_is_named(log: spark_log.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that reads it."""
     log.append("t", [{"value": b"x", "partition": 0}])
@@ -406,6 +423,7 @@ def test_cursors_of_other_forms_are_refused(text: str) -> None:
 # ------------------------------------------------------------------------------------------------------------------ views
 
 
+# Promise: console.md#see-how-a-log-is-doing
 def test_a_topic_has_its_partitions_configs_and_readers(reader: Asking) -> None:
     """From the state alone."""
     found = reader("topic", topic="orders")
@@ -415,6 +433,7 @@ def test_a_topic_has_its_partitions_configs_and_readers(reader: Asking) -> None:
     assert found["readers"] == [{"group": "billing.g", "lag": 41}, {"group": "reporting", "lag": 50}]
 
 
+# Promise: console.md#see-how-a-log-is-doing
 def test_segments_have_their_times(reader: Asking) -> None:
     """Slices, or pieces of an index."""
     found = reader("segments", topic="orders", partition=1)
@@ -422,6 +441,7 @@ def test_segments_have_their_times(reader: Asking) -> None:
     assert found["segments"][0]["min_ms"] == 1000 and found["segments"][-1]["max_ms"] == 99000
 
 
+# Promise: console.md#what-it-costs
 def test_lists_are_bounded_and_searched(log: spark_log.Log) -> None:
     """A log may have more topics than a page."""
     site = Site(lambda: log)
@@ -435,6 +455,7 @@ def test_lists_are_bounded_and_searched(log: spark_log.Log) -> None:
     site.close()
 
 
+# Promise: console.md#what-it-costs
 def test_an_answer_is_kept_for_a_moment_and_only_for_its_token(
     log: spark_log.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,6 +470,7 @@ def test_an_answer_is_kept_for_a_moment_and_only_for_its_token(
     site.close()
 
 
+# Promise: console.md#see-how-a-log-is-doing
 def test_the_rest_answers(reader: Asking) -> None:
     """Whole log, health, upkeep, brokers, queries."""
     assert reader("cluster")["topics"] == 3
@@ -458,6 +480,7 @@ def test_the_rest_answers(reader: Asking) -> None:
     assert reader("queries")["sinks"] == []
 
 
+# Promise: console.md#see-how-a-log-is-doing
 def test_samples_are_bounded_and_give_rates() -> None:
     """Old samples and further numbers are dropped."""
     history = History(samples_max=4, series_max=2)
@@ -473,6 +496,7 @@ def test_samples_are_bounded_and_give_rates() -> None:
 # ------------------------------------------------------------------------------------------------------ without coordinator
 
 
+# Promise: console.md#the-console
 def test_a_console_without_a_coordinator(log: spark_log.Log) -> None:
     """It has one token, listens on this machine only, and refuses other names of it: a web page can choose those."""
     services, token = Services(), "token-of-this-very-run"
@@ -512,6 +536,7 @@ class StuckSite:
         self.released.set()
 
 
+# Promise: console.md#what-it-costs
 def test_a_storage_that_hangs_stops_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that read it fail in time, further ones are refused, and lists are answered meanwhile."""
     monkeypatch.setattr(http_routes, "ANSWER_S", 0.3)

@@ -77,6 +77,7 @@ PAGES = {
 }
 
 
+# Promise: console.md#see-how-a-log-is-doing, console.md#the-console, console.md#what-it-may-do
 def test_each_page_shows_its_part_and_hostile_text_as_text(page: Browser, running: Running) -> None:
     """No script of a record runs, none is refused either since none is made, and nothing comes from elsewhere."""
     for to, text in PAGES.items():
@@ -89,6 +90,7 @@ def test_each_page_shows_its_part_and_hostile_text_as_text(page: Browser, runnin
     assert page.hosts == {running.coordinator.address}
 
 
+# Promise: console.md#read-records, console.md#use-the-keyboard
 def test_a_record_is_opened_with_the_keyboard(page: Browser) -> None:
     """j, then Enter: JSON with all digits of its numbers, headers, and what could be HTML as text."""
     go(page, "#/topics/orders/records?partition=0&from=earliest")
@@ -105,6 +107,7 @@ def test_a_record_is_opened_with_the_keyboard(page: Browser) -> None:
     assert page.problems == []
 
 
+# Promise: console.md#read-records
 def test_a_search_is_a_link(page: Browser) -> None:
     """The form puts it into the address."""
     go(page, "#/topics/orders/records")
@@ -117,6 +120,7 @@ def test_a_search_is_a_link(page: Browser) -> None:
     page.shows("1 found in 4 records")
 
 
+# Promise: console.md#use-the-keyboard
 def test_keys_lead_to_pages_and_topics(page: Browser) -> None:
     """g t, j and Enter, u, and / with a name."""
     go(page, "#/")
@@ -139,6 +143,7 @@ def test_keys_lead_to_pages_and_topics(page: Browser) -> None:
     page.value("document.querySelector('dialog[open]').close()")
 
 
+# Promise: console.md#the-console
 def test_dark_follows_the_system_and_d_turns_it(page: Browser) -> None:
     """And the choice is kept."""
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -154,6 +159,7 @@ def test_dark_follows_the_system_and_d_turns_it(page: Browser) -> None:
     page.scheme("light")
 
 
+# Promise: console.md#what-it-may-do
 def test_the_policy_refuses_what_a_record_would_need(page: Browser) -> None:
     """Even if a page tried to parse text as HTML."""
     assert (
@@ -165,6 +171,7 @@ def test_the_policy_refuses_what_a_record_would_need(page: Browser) -> None:
     page.problems.clear()
 
 
+# Promise: console.md#what-it-may-do
 def test_a_config_is_changed_with_the_token_of_an_admin(page: Browser, running: Running) -> None:
     """A reader is offered no change; a value that is wrong is named."""
     go(page, "#/topics/orders/configs")

@@ -12,6 +12,7 @@ import spark_log
 from tests.cli.commands import ROOT
 
 
+# Promise: cli.md#pylog-console, console.md#the-console
 def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
     """It prints an address with a token, with which it answers, and ends on SIGTERM."""
     url = str(tmp_path / "log")

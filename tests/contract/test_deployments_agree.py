@@ -47,6 +47,7 @@ def compared(
         pytest.fail("\n".join([*problems, *wrong]), pytrace=False)
 
 
+# Promise: service.md#a-coordinator, service.md#leadership
 def test_calls_give_the_same(deployed: Sequence[Deployment]) -> None:
     """Results, or classes and texts of errors, and warnings.  All errors are those of pylog."""
     table = list(calls())
@@ -59,6 +60,7 @@ def test_calls_give_the_same(deployed: Sequence[Deployment]) -> None:
     compared(found, CALLS_DIFFER, [f"{name}: {found[name]}" for name in sorted(raw ^ UNTYPED.keys())])
 
 
+# Promise: service.md#a-coordinator
 def test_commands_say_the_same(deployed: Sequence[Deployment]) -> None:
     """Exit status, output and messages."""
     some = deployed[:3]

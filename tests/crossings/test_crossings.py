@@ -41,11 +41,13 @@ def results() -> dict[tuple[str, str], str]:
 RESULTS = results()
 
 
+# Promise: crossings.md#the-columns, crossings.md#the-operations
 def test_the_page_has_a_cell_for_each_pair() -> None:
     assert set(RESULTS) == {(operation, feature.head) for operation in OPERATIONS for feature in FEATURES}
     assert set(RESULTS.values()) == {"continues", "refused"}
 
 
+# Promise: crossings.md#what-continues-after-an-operation
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.head)
 def test_a_feature_continues_or_is_refused_as_the_page_says(
     feature: type[Feature], crossing: tuple[str, World, After]

@@ -11,11 +11,13 @@ from docs.api_reference import CLASSES, INTERNAL, reference_markdown
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 
+# Promise: api.md#python-api
 def test_the_page_is_what_the_docstrings_say() -> None:
     """`make docs` writes the page."""
     assert PAGE.read_text(encoding="utf-8") == reference_markdown()
 
 
+# Promise: api.md#python-api
 def test_every_name_that_is_exported_is_on_the_page() -> None:
     """Functions, classes and types; `errors` is a section."""
     text = PAGE.read_text(encoding="utf-8")

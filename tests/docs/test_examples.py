@@ -33,6 +33,7 @@ def output(folder: Path, *command: str) -> str:
     return done.stdout.strip()
 
 
+# Promise: clients.md#asyncio, raft.md#try-it
 @pytest.mark.parametrize(
     "program", [one for one in PROGRAMS if one not in WITH_SPARK], ids=lambda program: program.stem
 )

@@ -11,6 +11,7 @@ from tests.blocks import program
 PAGE = Path(__file__).parents[2] / "docs" / "frames.md"
 
 
+# Promise: frames.md#read-and-write-frames-pandas-polars-duckdb
 def test_the_python_of_the_page_on_frames_runs(tmp_path: Path) -> None:
     """All blocks, in one session."""
     code = program(PAGE).replace("/tmp/pylog-frames", str(tmp_path / "log"))

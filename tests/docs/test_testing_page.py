@@ -15,6 +15,7 @@ from tests.blocks import blocks
 PAGE = Path(__file__).parents[2] / "docs" / "test-your-jobs.md"
 
 
+# Promise: test-your-jobs.md#a-spark-job, test-your-jobs.md#test-your-jobs
 def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
     """Each block is the file that its comment names; all of them run in one process of pytest."""
     found = blocks(PAGE)
@@ -39,6 +40,7 @@ def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
     assert "3 passed" in done.stdout
 
 
+# Promise: test-your-jobs.md#in-memory
 def test_a_name_in_memory_is_one_log() -> None:
     """The log is in this process, until that ends."""
     with spark_log.connect("memory://test-your-jobs") as one:
@@ -47,6 +49,7 @@ def test_a_name_in_memory_is_one_log() -> None:
         assert list(same.topics()) == ["orders"] and not other.topics()
 
 
+# Promise: test-your-jobs.md#a-log-for-each-test
 def test_the_fixtures_are_those_of_the_page() -> None:
     """Each has a row."""
     text = PAGE.read_text(encoding="utf-8")

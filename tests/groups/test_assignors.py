@@ -92,6 +92,7 @@ def test_each_partition_goes_to_one_member_that_reads_it(
     assert BUILT_IN[name]().assign(cluster, shuffled) == assigned
 
 
+# Promise: service.md#groups
 @given(clusters, subscriptions)
 def test_range_gives_each_member_its_share_of_each_topic(
     cluster: Cluster, wanted: list[tuple[list[str], str | None]]
@@ -123,6 +124,7 @@ def changed(members: list[Subscriber], gone: set[int], new: int) -> list[Subscri
     return [*left, *(replace(members[0], member_id=f"n{n}", owned=(), generation=-1) for n in range(new))]
 
 
+# Promise: service.md#groups
 @given(clusters, subscriptions, st.sets(st.integers(0, 6), max_size=3), st.integers(0, 3))
 def test_sticky_moves_no_more_than_balance_asks_for(
     cluster: Cluster, wanted: list[tuple[list[str], str | None]], gone: set[int], new: int
@@ -164,6 +166,7 @@ def test_sticky_is_balanced_where_members_read_different_topics(
     assert {name: sorted(p) for name, p in again.items()} == {name: sorted(p) for name, p in assigned.items()}
 
 
+# Promise: service.md#groups
 @given(clusters, subscriptions, st.sets(st.integers(0, 6), max_size=3), st.integers(0, 3))
 def test_cooperative_gives_nothing_away_before_it_is_given_up(
     cluster: Cluster, wanted: list[tuple[list[str], str | None]], gone: set[int], new: int

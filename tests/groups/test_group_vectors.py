@@ -13,6 +13,7 @@ from spark_log.testing.vectors import main
 VECTORS = Path(__file__).parents[1] / "vectors"
 
 
+# Promise: service.md#groups
 @pytest.mark.parametrize("kind", ["assignors", "group_protocol"])
 def test_all_cases_pass(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The file's cases, all of them, and none fails."""

@@ -158,6 +158,7 @@ def test_a_hundred_members_rebalance_within_a_fraction_of_a_second() -> None:
     assert at.group is not None and at.group.state is ConsumerGroupState.STABLE
 
 
+# Promise: service.md#as-a-service
 def test_the_metadata_of_all_members_has_a_limit() -> None:
     """Otherwise many members, each with as much as one may have, would fill the coordinator's memory and its log."""
     at = stable("a", "b", config=GroupConfig(min_session_timeout_ms=0, initial_rebalance_delay_ms=0, max_size=3))

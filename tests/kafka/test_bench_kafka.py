@@ -17,6 +17,7 @@ ROWS = 20_000
 PARTS = {"write", "drain", "query", "orders", "orders-json-stream"}
 
 
+# Promise: measurements-kafka.md#compared-with-sparks-kafka-connector
 def test_the_comparison_runs_and_reports(tmp_path: Path) -> None:
     """Batches, streams, queries and the latency have figures of both sides, in the table and in the file."""
     found, shown = compared(tmp_path, f"--parts {','.join([*sorted(PARTS), 'latency'])} --records 2")
@@ -26,6 +27,7 @@ def test_the_comparison_runs_and_reports(tmp_path: Path) -> None:
     assert "| batch write, rows/s" in shown
 
 
+# Promise: measurements-kafka.md#three-replicas
 def test_writes_with_three_replicas_are_compared(tmp_path: Path) -> None:
     """Three roots, and three brokers."""
     found, _ = compared(tmp_path, "--parts write --replicas 3")

@@ -80,6 +80,7 @@ def append(log: spark_log.Log, topic: str, records: Sequence[Rec]) -> None:
         log.append(topic, rows[first : first + 70])
 
 
+# Promise: tasks/keep-the-latest.md#what-is-kept
 @pytest.mark.parametrize("retention", ["0", "86400000"])
 def test_the_same_records_are_left(
     spark: SparkSession, kafka: Broker, client: Client, log: spark_log.Log, retention: str

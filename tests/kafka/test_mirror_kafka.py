@@ -83,6 +83,7 @@ def recs(numbers: range, partition: int = 0) -> list[Rec]:
     return [Rec(b"%d" % n, b"key %d" % (n % 5), partition, NOW_MS + n) for n in numbers]
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_a_record_is_copied_as_it_is(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_record_is_copied_as_it_is(
     assert_copied(spark, kafka, log, "whole")
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_a_compacted_topic_keeps_every_record_at_its_place(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
@@ -178,6 +180,7 @@ def test_json_becomes_the_columns_of_a_schema_that_evolves(
     assert MirrorMap(log, MAP).translate([(TopicPartition("typed", 1), 1)]) == {(TopicPartition("typed", 1), 1): 0}
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_transactions_leave_their_markers_behind(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
@@ -203,6 +206,7 @@ def test_times_that_the_broker_gave_are_kept(
     assert_copied(spark, kafka, log, "append-time")
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_a_run_goes_on_where_the_last_one_ended(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
@@ -234,6 +238,7 @@ def test_a_lost_checkpoint_costs_nothing(
     assert_copied(spark, kafka, log, "lost-checkpoint")
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_a_checkpoint_that_goes_back_is_refused(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log, tmp_path: Path
 ) -> None:
@@ -253,6 +258,7 @@ def test_a_checkpoint_that_goes_back_is_refused(
     assert_copied(spark, kafka, log, "goes-back")
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_groups_are_taken_along(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
@@ -303,6 +309,7 @@ def test_configs_that_were_set_are_carried_over(
     assert "compression.type=gzip is left out" in said and "message.timestamp.type=LogAppendTime is left out" in said
 
 
+# Promise: from-kafka.md#cut-over
 def test_a_dry_run_makes_nothing(
     client: Client, mirror: Callable[..., bool], url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -322,6 +329,7 @@ def test_a_topic_that_kafka_does_not_have_is_named(client: Client, mirror: Calla
         mirror("--topics", "there-is-not")
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_a_topic_that_others_write_to_is_refused(
     client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
@@ -350,6 +358,7 @@ def test_a_topic_that_was_created_again_in_kafka_is_refused(
     assert_copied(spark, kafka, log, "recreated")
 
 
+# Promise: from-kafka.md#taking-topics-along, operations.md#jobs
 @pytest.mark.slow
 def test_a_job_that_is_killed_and_run_again_copies_everything_once(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log, tmp_path: Path

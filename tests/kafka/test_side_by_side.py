@@ -267,12 +267,14 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple([tuple(pair) for pair in cell] if isinstance(cell, list) else cell for cell in row) for row in found]
 
 
+# Promise: from-kafka.md#coming-from-kafka, testing.md#what-was-tested
 @pytest.mark.parametrize("case", READS)
 def test_a_batch_read_gives_the_same_rows(sides: Sides, case: str) -> None:
     """Or is refused on both sides."""
     sides.assert_agree(case, lambda side: refused(lambda: rows(sides.load(side, READS[case]))))
 
 
+# Promise: spark.md#columns
 @pytest.mark.parametrize("headers", ["false", "true"])
 def test_columns_and_types_are_the_same(sides: Sides, headers: str) -> None:
     """Names, order, types and nullability."""
@@ -280,6 +282,7 @@ def test_columns_and_types_are_the_same(sides: Sides, headers: str) -> None:
     assert frames[0].schema == frames[1].schema
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.parametrize("case", SPLITS)
 def test_a_read_is_split_into_the_same_tasks(sides: Sides, case: str) -> None:
     """As many, with as many records each."""
@@ -291,6 +294,7 @@ def test_a_read_is_split_into_the_same_tasks(sides: Sides, case: str) -> None:
     sides.assert_agree(case, sizes)
 
 
+# Promise: from-kafka.md#coming-from-kafka
 @pytest.mark.parametrize("case", STREAMS)
 def test_a_stream_gives_the_same_batches(sides: Sides, tmp_path: Path, case: str) -> None:
     """An available-now run from the first record: how many rows each micro-batch has."""
@@ -318,6 +322,7 @@ def test_progress_shows_the_same_offsets(sides: Sides, tmp_path: Path) -> None:
     assert {name: at for name, at in found["pylog"].items() if not name.startswith("@")} == found["kafka"]
 
 
+# Promise: from-kafka.md#coming-from-kafka
 @pytest.mark.parametrize("case", ROWS)
 def test_a_write_gives_the_same_records(sides: Sides, client: Client, case: str) -> None:
     """Keys, values, headers and partitions; or it is refused on both sides."""
@@ -346,6 +351,7 @@ def _named(row: Sequence[Any], topic: str) -> tuple[Any, ...]:
     return tuple(topic if cell == "T" else cell for cell in row)
 
 
+# Promise: ../README.md#why
 @pytest.mark.parametrize("case", MODES)
 def test_a_save_mode_does_the_same(sides: Sides, client: Client, case: str) -> None:
     """Both only append."""
@@ -361,6 +367,7 @@ def test_a_save_mode_does_the_same(sides: Sides, client: Client, case: str) -> N
     sides.assert_agree(case, lambda side: refused(lambda: written(side)))
 
 
+# Promise: from-kafka.md#what-differs
 @pytest.mark.parametrize("mode", OUTPUT_MODES)
 def test_an_output_mode_does_the_same(sides: Sides, client: Client, tmp_path: Path, mode: str) -> None:
     """Of a count by key, or, with append, of the rows as they are."""
@@ -380,6 +387,7 @@ def test_an_output_mode_does_the_same(sides: Sides, client: Client, tmp_path: Pa
     sides.assert_agree(mode, lambda side: refused(lambda: written(side)))
 
 
+# Promise: from-kafka.md#what-differs
 def test_the_timestamp_column_is_written_by_pylog_alone(sides: Sides, client: Client) -> None:
     """Kafka's sink drops it."""
     client.create("times")
@@ -392,6 +400,7 @@ def test_the_timestamp_column_is_written_by_pylog_alone(sides: Sides, client: Cl
     assert found["pylog"] == [first.timestamp] and found["kafka"] != [first.timestamp]
 
 
+# Promise: from-kafka.md#what-differs
 def test_a_schema_of_the_user_is_a_projection(sides: Sides) -> None:
     """Kafka's connector refuses it."""
     results = {}

@@ -51,6 +51,7 @@ def types(small: Running) -> dict[str, str]:
     return found
 
 
+# Promise: operations.md#operate-a-log
 def test_every_expression_uses_metrics_that_are_exported(types: dict[str, str]) -> None:
     """By their names, which a scrape of a coordinator, of a node and of the listener has."""
     for expression in expressions():
@@ -58,6 +59,7 @@ def test_every_expression_uses_metrics_that_are_exported(types: dict[str, str]) 
         assert used and used <= set(types), expression
 
 
+# Promise: operations.md#operate-a-log
 def test_rates_are_of_counters_and_slopes_of_gauges(types: dict[str, str]) -> None:
     """The rate of a gauge, or the slope of a counter that was restarted, is a wrong number without an error."""
     wanted = {"rate": "counter", "increase": "counter", "deriv": "gauge", "changes": "gauge"}
@@ -77,6 +79,7 @@ def labels_of_metrics() -> dict[str, set[str]]:
     return found | {f"pylog_quorum_{name}": {"node"} for name in ("lag", "connected", "fetch_age_seconds")}
 
 
+# Promise: monitoring.md#monitoring, operations.md#operate-a-log
 def test_labels_are_those_of_the_metrics() -> None:
     """In `by (…)`, in selectors, and in the texts of alerts and legends."""
     known = labels_of_metrics()
@@ -101,6 +104,7 @@ def promtool(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+# Promise: operations.md#operate-a-log
 def test_prometheus_reads_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
     """Each panel's expression as a rule, with values for Grafana's variables."""
     texts = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
@@ -112,6 +116,7 @@ def test_prometheus_reads_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
     promtool(tmp_path, "check", "rules", str(ALERTS), "dashboard.yml")
 
 
+# Promise: operations.md#when-an-alert-fires
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     """By Prometheus's own evaluation of series, those of healthy logs among them."""
     shutil.copy(ALERTS, tmp_path)
@@ -130,6 +135,7 @@ def test_every_alert_says_what_prometheus_needs() -> None:
         assert rule["annotations"]["summary"], rule["alert"]
 
 
+# Promise: operations.md#when-an-alert-fires
 def test_every_alert_has_an_entry_in_the_runbook() -> None:
     """The link in the alert leads to a heading of the page, which has no entry for an alert that is gone."""
     entries = {anchor for anchor in anchors(ROOT / "docs" / "operations.md") if anchor.startswith("pylog")}

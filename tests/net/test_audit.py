@@ -49,6 +49,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
     assert found.process.terminate() == 0
 
 
+# Promise: security.md#audit
 def test_a_commit_of_records_has_a_line_without_their_data(audited: Audited) -> None:
     """Time, token, address, kind, topics, producer, outcome, and the version of the log that has it."""
     with connect(audited.address, BILLING) as log:
@@ -66,6 +67,7 @@ def test_a_commit_of_records_has_a_line_without_their_data(audited: Audited) -> 
     assert SECRET.decode() not in audited.file.read_text()
 
 
+# Promise: security.md#audit
 def test_what_was_refused_has_a_line_with_the_reason(audited: Audited) -> None:
     """By the token, or by the log itself."""
     with connect(audited.address, BILLING) as log:
@@ -80,6 +82,7 @@ def test_what_was_refused_has_a_line_with_the_reason(audited: Audited) -> None:
         assert audited.last("create_topic")["error"] == "TopicAlreadyExists"
 
 
+# Promise: security.md#audit
 def test_members_have_lines_and_heartbeats_have_none(audited: Audited) -> None:
     """Joining, leaving, and commits of positions."""
     with connect(audited.address, BILLING) as log:
@@ -98,6 +101,7 @@ def test_members_have_lines_and_heartbeats_have_none(audited: Audited) -> None:
     assert (refused["change"], refused["topics"]) == ("join_group", ["billing.read"])
 
 
+# Promise: security.md#audit
 def test_the_file_can_be_rotated(audited: Audited) -> None:
     """Renamed, and reopened on SIGHUP; no line is lost."""
     with connect(audited.address, ADMIN) as log:
@@ -113,6 +117,7 @@ def test_the_file_can_be_rotated(audited: Audited) -> None:
     assert [line["principal"] for line in audited.lines()] == ["boss"]
 
 
+# Promise: security.md#audit
 def test_it_may_go_to_standard_error(tmp_path: Path) -> None:
     """Beside what the coordinator says."""
     audited = Audited(tmp_path, "stderr")

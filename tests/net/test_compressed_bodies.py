@@ -24,6 +24,7 @@ def sent(address: str, path: str, body: bytes, *, encoding: str, token: str = ""
     return raw(address, "\r\n".join([*lines, "", ""]).encode() + body, ended=False)
 
 
+# Promise: service.md#as-a-service
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "GZIP", "identity, gzip", "x"])
 def test_a_compressed_body_is_refused(guarded: str, encoding: str) -> None:
     """A client that is let in hears why."""
@@ -31,6 +32,7 @@ def test_a_compressed_body_is_refused(guarded: str, encoding: str) -> None:
     assert b" 400 " in answer.splitlines()[0] and b"Content-Encoding" in answer and b"uncompressed" in answer
 
 
+# Promise: service.md#as-a-service
 def test_the_token_is_checked_first(guarded: str) -> None:
     """Nobody without a token learns more than that it is missing."""
     answer = sent(guarded, "/v1/commands", gzip.compress(b"{}"), encoding="gzip")
@@ -42,6 +44,7 @@ def test_a_body_that_says_identity_is_read(guarded: str) -> None:
     assert b"cluster_id" in answer  # the first field that it lacks
 
 
+# Promise: service.md#as-a-service
 @pytest.mark.parametrize("token", ["", READ])
 @pytest.mark.parametrize("path", PATHS)
 def test_nothing_is_decompressed_for_anybody(guarded: str, path: str, token: str) -> None:

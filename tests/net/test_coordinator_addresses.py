@@ -61,6 +61,7 @@ def over_tls(certificate: tuple[str, str]) -> Callable[[socket.socket], socket.s
     return lambda connection: context.wrap_socket(connection, server_side=True)
 
 
+# Promise: service.md#leadership
 def test_a_kafka_broker_is_recognised() -> None:
     """It closes HTTP connections, and answers a Kafka request.  The error names it, without waiting for a start."""
     with Broker() as address, pytest.raises(CoordinatorNotAvailable) as error:
@@ -70,6 +71,7 @@ def test_a_kafka_broker_is_recognised() -> None:
     )
 
 
+# Promise: service.md#leadership
 def test_a_kafka_broker_with_tls_is_recognised(over_tls: Callable[[socket.socket], socket.socket]) -> None:
     """It hangs up on whatever is not TLS."""
     with Broker(over_tls) as address:
@@ -84,6 +86,7 @@ def test_other_answers_are_not_a_brokers(head: bytes) -> None:
     assert not is_answer(head)
 
 
+# Promise: service.md#leadership
 def test_a_port_that_hangs_up_on_everything_is_reported_so() -> None:
     """Neither pylog nor Kafka as far as can be seen: both are in the message, and how long a start was waited for."""
     with Broker(refuses=True) as address, pytest.raises(CoordinatorNotAvailable) as error:
@@ -91,6 +94,7 @@ def test_a_port_that_hangs_up_on_everything_is_reported_so() -> None:
     assert "for 1 s: it closed the connection, as a Kafka broker does" in str(error.value)
 
 
+# Promise: service.md#leadership
 def test_a_silent_port_is_given_up() -> None:
     """The kernel accepts, and nobody answers: the message names the address and how long it was waited for."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -102,6 +106,7 @@ def test_a_silent_port_is_given_up() -> None:
             HttpLink(Target((address,)), timeouts=BRIEF).info()
 
 
+# Promise: service.md#leadership
 def test_a_port_that_refuses_is_waited_for_aloud(caplog: pytest.LogCaptureFixture) -> None:
     """A coordinator may be starting there: a warning says where and how long it is waited for, before the waiting."""
     with socket.create_server(("127.0.0.1", 0)) as closed:

@@ -25,6 +25,7 @@ def original(services: Services, tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+# Promise: copies.md#copy-a-log
 def test_changes_on_a_copy_are_refused_and_do_not_reach_the_original(original: Path, tmp_path: Path) -> None:
     """Topics, records and positions; the error names both logs and says how to use the copy."""
     shutil.copytree(original, tmp_path / "copy")
@@ -41,6 +42,7 @@ def test_changes_on_a_copy_are_refused_and_do_not_reach_the_original(original: P
         assert log.read("t").num_rows == 1
 
 
+# Promise: copies.md#copy-a-log
 def test_a_copy_is_read_from_its_own_storage(original: Path, tmp_path: Path) -> None:
     """A waiting reader of the copy does not hear of commits to the original either."""
     shutil.copytree(original, tmp_path / "copy")
@@ -63,6 +65,7 @@ def test_another_path_to_the_same_folder_is_the_same_log(original: Path, tmp_pat
         assert link.changes(state.coordinator, state.version - 1, 0).version == state.version
 
 
+# Promise: copies.md#copy-a-log
 @pytest.mark.parametrize(
     ("url", "other", "same_machine", "expected"),
     [

@@ -84,6 +84,7 @@ def is_tls(said: bytes) -> bool:
     return said[:2] == b"\x16\x03"
 
 
+# Promise: security.md#tokens-and-tls
 def test_with_ca_the_holder_that_the_log_names_is_asked_by_tls(
     listener: Listener, encrypted: Running, certificate: tuple[str, str]
 ) -> None:
@@ -99,6 +100,7 @@ def test_with_ca_the_holder_that_the_log_names_is_asked_by_tls(
         one.close()
 
 
+# Promise: security.md#tokens-and-tls
 def test_with_ca_an_address_that_hangs_up_is_not_asked_whether_it_is_kafka(
     listener: Listener, certificate: tuple[str, str]
 ) -> None:
@@ -108,6 +110,7 @@ def test_with_ca_an_address_that_hangs_up_is_not_asked_whether_it_is_kafka(
     assert listener.heard and all(map(is_tls, listener.heard))
 
 
+# Promise: security.md#tokens-and-tls
 def test_the_health_of_a_holder_is_asked_by_tls(
     listener: Listener, certificate: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -120,6 +123,7 @@ def test_the_health_of_a_holder_is_asked_by_tls(
             assert [is_tls(first) for first in listener.heard] == said
 
 
+# Promise: security.md#tokens-and-tls
 @pytest.mark.parametrize("whose", ["its authority", "another"])
 def test_a_standby_with_ca_believes_only_a_good_certificate(
     services: Services, tmp_path: Path, certificate: tuple[str, str], whose: str, caplog: pytest.LogCaptureFixture
@@ -262,6 +266,7 @@ def ask_as(address: str, host: str, path: str = "/v1/cluster") -> bytes:
     return raw(address, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode(), ended=False)
 
 
+# Promise: security.md#tokens-and-tls
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:9550", "127.evil.example", "localhost.evil.example", "x y", "[::2]"]
 )
@@ -272,6 +277,7 @@ def test_a_coordinator_without_tokens_refuses_foreign_hosts(small: Running, host
     assert b" 421 " in answer[:20] and b"not an address of this coordinator" in answer
 
 
+# Promise: security.md#tokens-and-tls
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:1", "127.1.2.3", "[::1]:9550", "localhost."])
 def test_the_machine_itself_is_served(small: Running, host: str) -> None:
     """Whatever port the name has: a tunnel may have another one.  HTTP/1.0 needs no Host."""
@@ -279,6 +285,7 @@ def test_the_machine_itself_is_served(small: Running, host: str) -> None:
     assert raw(small.coordinator.address, b"GET /health HTTP/1.0\r\n\r\n", ended=False).startswith(b"HTTP/1.0 200")
 
 
+# Promise: security.md#tokens-and-tls
 def test_the_advertised_host_is_served(services: Services, tmp_path: Path) -> None:
     """And with tokens any host is: a browser does not have them."""
     running = services.start(tmp_path / "log", advertise="Log.example.org:9550")

@@ -37,6 +37,7 @@ def test_the_records_after_a_record_of_the_coordinator_are_sent(small: Running, 
         assert (reply.version, len(reply.batches), reply.lacks_head) == (version, 1, False)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_the_records_after_another_record_are_not_sent(small: Running, log: spark_log.Log) -> None:
     """They do not follow the client's state; nor with the reply to its commands."""
     version = log.journal.refresh().version

@@ -12,6 +12,7 @@ from spark_log.net.messages import ChangesRequest, TopicsRequest
 from spark_log.testing.simulated_loop import LoopClock, run_simulated
 
 
+# Promise: measurements-alone.md#many-waiting-clients, monitoring.md#watch-a-coordinator
 def test_thousands_are_woken_a_few_at_a_time() -> None:
     """Whatever else came to the event loop meanwhile is done in between."""
 
@@ -44,6 +45,7 @@ def woken(touched: set[str] | None, *waited_for: Topics) -> list[bool]:
     return asyncio.run(scenario())
 
 
+# Promise: monitoring.md#watch-a-coordinator
 def test_only_those_are_woken_whose_topics_were_touched() -> None:
     """And those who wait for anything; the others wait on."""
     assert woken({"a", "c"}, ("a",), ("b",), ("b", "c"), None, ()) == [True, False, True, True, False]

@@ -30,6 +30,7 @@ def chunk(start: int, size: int = LARGE_BYTES) -> FetchSnapshotResponse:
     )
 
 
+# Promise: raft.md#between-nodes
 def test_one_large_message_waits_for_a_slow_node() -> None:
     """The node asks again for what has not arrived.  If all copies were sent, each next one would arrive later."""
 

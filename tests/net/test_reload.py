@@ -66,6 +66,7 @@ def link_of(address: str, token: str, log: spark_log.Log) -> HttpLink:
     return HttpLink(parse_target(f"pylog://{address}"), token, log.cluster_id)
 
 
+# Promise: security.md#change-tokens-and-certificates
 def test_tokens_are_read_again(reloading: Reloading) -> None:
     """A new token is valid, a removed one invalid, a changed role applies; clients with other tokens continue."""
     url = f"pylog://{reloading.address}"
@@ -86,6 +87,7 @@ def test_tokens_are_read_again(reloading: Reloading) -> None:
         assert boss.read("t").num_rows == 4
 
 
+# Promise: security.md#change-tokens-and-certificates
 def test_a_token_that_is_replaced_under_its_name_is_the_same_writer(reloading: Reloading) -> None:
     """A batch of a query is a repeat for the new token, and not for one with another name."""
     url = f"pylog://{reloading.address}"
@@ -101,6 +103,7 @@ def test_a_token_that_is_replaced_under_its_name_is_the_same_writer(reloading: R
         assert not write(log, "query:q", 3, "t").repeated
 
 
+# Promise: security.md#change-tokens-and-certificates
 def test_connections_go_on(reloading: Reloading) -> None:
     """The same socket is good before and after."""
     host, _, port = reloading.address.partition(":")
@@ -112,6 +115,7 @@ def test_connections_go_on(reloading: Reloading) -> None:
             reloading.reload(tokens(boss=f"admin {ADMIN}"))
 
 
+# Promise: security.md#change-tokens-and-certificates
 def test_requests_that_wait_under_a_revoked_token_end(reloading: Reloading) -> None:
     """A long poll and a heartbeat are refused; those of other tokens wait on."""
     url = f"pylog://{reloading.address}"
@@ -154,6 +158,7 @@ def metrics(address: str, token: str) -> bytes:
     return data
 
 
+# Promise: security.md#change-tokens-and-certificates
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -176,6 +181,7 @@ def test_a_configuration_that_cannot_be_used_changes_nothing(reloading: Reloadin
         log.append("t", [{"value": b"x"}])
 
 
+# Promise: security.md#change-tokens-and-certificates
 def test_certificates_are_read_again(tmp_path: Path) -> None:
     """New connections get the new one, open ones continue; a certificate that does not fit its key changes nothing."""
     files = []
@@ -202,6 +208,7 @@ def test_certificates_are_read_again(tmp_path: Path) -> None:
     assert reloading.process.terminate() == 0
 
 
+# Promise: quorum.md#stop-restart-and-update-nodes
 def test_the_certificates_of_a_node_are_read_again(tmp_path: Path) -> None:
     """Of the port for the other nodes; a certificate that does not fit its key changes nothing."""
     files = []

@@ -77,6 +77,7 @@ def values(log: Log, topic: str) -> list[bytes]:
     return sorted(log.read(topic).column("value").to_pylist())
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_everything_works_without_rights_on_meta(log: Log, running: Running) -> None:
     """Appends, a producer, transactions, a group that polls, topics, positions: the page says so."""
     log.append("orders", [{"value": b"1"}])
@@ -99,6 +100,7 @@ def test_everything_works_without_rights_on_meta(log: Log, running: Running) -> 
         log.read("more")
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_the_metadata_of_a_served_log_is_not_there(log: Log) -> None:
     """A tool that needs the files says where to run."""
     with pytest.raises(InvalidRequest, match="needs the URL of the storage"):
@@ -112,6 +114,7 @@ def test_a_url_is_enough(running: Running) -> None:
         assert log.journal.run(log.journal.metadata_log.status()).checkpoint == 0
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_what_was_acknowledged_is_read(running: Running) -> None:
     """By another client's refresh, each time; a waiting client is woken."""
     one, other = client(running.coordinator.address).journal, client(running.coordinator.address)
@@ -135,6 +138,7 @@ def test_a_client_that_is_far_behind_gets_a_snapshot(running: Running) -> None:
     assert snapshots_made(running.coordinator.address) == 2
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_clients_share_a_snapshot(running: Running) -> None:
     """As long as the changes after it are few."""
     address = running.coordinator.address
@@ -156,6 +160,7 @@ def test_the_state_of_an_earlier_version(running: Running) -> None:
     assert other.state_at(10_000) is None
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_a_standby_takes_over_and_clients_go_on_from_where_they_are(tmp_path: Path) -> None:
     """Their versions never go back, nothing is lost, and they need no new snapshot."""
     flags = ("--metadata", "served", "--takeover-after", "1s")
@@ -187,6 +192,7 @@ def claim_of(number: int, version: int = 0) -> bytes:
     return json.dumps({"version": version, "by": number, "made_ms": 1}).encode()
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_one_of_many_tasks_makes_a_claim(running: Running) -> None:
     """The others wait for it, and all get its value; a process without the coordinator gets the same."""
     url, cluster_id = f"pylog://{running.coordinator.address}", running.coordinator.cluster_id
@@ -231,6 +237,7 @@ def test_other_files_are_not_claimed(running: Running, name: str, value: bytes) 
         link.claim(Leadership(), name, value)
 
 
+# Promise: security.md#quotas
 def test_claims_have_a_quota(services: Services, tmp_path: Path) -> None:
     """A client that makes one after another waits, like one that commits too often."""
     quotas = {"billing": Quota(commits=1)}
@@ -249,6 +256,7 @@ def test_claims_have_a_quota(services: Services, tmp_path: Path) -> None:
         assert any(pool.map(refused, range(60)))
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_a_snapshot_needs_a_token(guarded: str) -> None:
     """Any valid one, as all requests for changes: prefixes limit changes, and not what is read."""
     link = HttpLink(parse_target(f"pylog://{guarded}"), BILLING)

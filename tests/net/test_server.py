@@ -68,6 +68,7 @@ def test_who_has_no_good_token_learns_nothing(guarded: str, token: str | None) -
         connect(guarded, token)
 
 
+# Promise: security.md#tokens-and-tls
 def test_roles_include_the_ones_before_them(guarded: str) -> None:
     """A reader commits positions and writes no records, a writer appends and changes no configs, an admin does
     everything.
@@ -88,6 +89,7 @@ def test_roles_include_the_ones_before_them(guarded: str) -> None:
             log.append("roles", [{"value": b"z"}])
 
 
+# Promise: security.md#tokens-and-tls, security.md#who-may-use-a-name
 def test_a_token_may_be_for_some_topics(guarded: str) -> None:
     """The error names the forbidden topics, and a commit over several topics is rejected as a whole."""
     with connect(guarded, BILLING) as log:
@@ -105,6 +107,7 @@ def test_a_token_may_be_for_some_topics(guarded: str) -> None:
         assert log.read("billing.invoices").num_rows == 1
 
 
+# Promise: security.md#tokens-and-tls
 def test_a_token_is_not_sent_to_an_address_that_was_not_configured(guarded: str) -> None:
     """An embedded client that follows the log to a coordinator has no token for it, whatever its environment holds."""
     link = HttpLink(Target(("127.0.0.1:1",)), ADMIN)
@@ -182,6 +185,7 @@ def paid(guarded: str) -> Iterator[None]:
         assert log.admin.list_consumer_group_offsets("others")[PAID].offset == 0
 
 
+# Promise: security.md#tokens-and-tls, security.md#who-may-use-a-name
 @pytest.mark.usefixtures("paid")
 def test_a_token_for_some_groups_shares_and_commits_for_these(guarded: str) -> None:
     """As a consumer, in a transaction, with a bookmark and by the admin; positions of any group are for all to see."""
@@ -235,6 +239,7 @@ def _with_a_bookmark(log: spark_log.Log) -> None:
         pass
 
 
+# Promise: security.md#tokens-and-tls, security.md#who-may-use-a-name
 @pytest.mark.parametrize(
     "change",
     [
@@ -288,6 +293,7 @@ def test_an_identity_that_was_drawn_belongs_to_who_may_write_its_topics(producer
     check_allowed(Grant("everything", "write"), identity(producer, "id-billing", 1), state)
 
 
+# Promise: security.md#who-may-use-a-name
 def test_an_identity_with_a_topic_belongs_to_who_may_write_it() -> None:
     """Also before its first commit: query ids are on Spark's pages, and a higher version of another tenant's would make
     the query's own pass for old ones.
@@ -488,6 +494,7 @@ def test_another_log_than_the_one_that_was_meant(small: Running, guarded: str) -
     assert code == 409 and answer["error"] == InconsistentClusterId.__name__
 
 
+# Promise: service.md#a-coordinator
 def test_commits_that_arrive_together_share_a_record(small: Running) -> None:
     """While one record is on its way to the disk, the next one is filled."""
     address = f"pylog://{small.coordinator.address}"

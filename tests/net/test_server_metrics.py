@@ -22,6 +22,7 @@ from spark_log.node.serve import Running
 from tests.services import Services
 
 
+# Promise: monitoring.md#metrics-of-a-coordinator
 def test_metrics_are_prometheus_text(small: Running) -> None:
     """Its own parser reads them."""
     with urllib.request.urlopen(f"http://{small.coordinator.address}/metrics", timeout=20) as answer:
@@ -39,6 +40,7 @@ def test_metrics_are_prometheus_text(small: Running) -> None:
     assert told == set(families), "docs/monitoring.md tells all of them"
 
 
+# Promise: monitoring.md#metrics-of-a-coordinator
 def test_metrics_count_what_is_there(services: Services, tmp_path: Path) -> None:
     """Records, what groups have not read, and who waits."""
     running = services.start(tmp_path / "log")
@@ -61,6 +63,7 @@ def test_metrics_count_what_is_there(services: Services, tmp_path: Path) -> None
     services.stop(running)
 
 
+# Promise: monitoring.md#watch-a-coordinator
 def test_metrics_say_what_retention_removed(services: Services, tmp_path: Path) -> None:
     """Records, bytes and the time, by topic, in the coordinator's own upkeep; nothing of a topic that was deleted."""
     running = services.start(tmp_path / "log", maintain_ms=100)
@@ -92,6 +95,7 @@ def test_the_bytes_that_compaction_removed_never_fall(services: Services, tmp_pa
     services.stop(running)
 
 
+# Promise: monitoring.md#watch-a-coordinator
 def test_metrics_say_what_compaction_removed(services: Services, tmp_path: Path) -> None:
     """And how much of a topic is not compacted: here a tenth, which is not enough for a pass."""
     running = services.start(tmp_path / "log", maintain_ms=100)
@@ -162,6 +166,7 @@ def test_who_waits_is_woken_by_a_commit(small: Running) -> None:
         assert changes.version == known.version + 1 and b'"type":"commit"' in changes.batches[0]
 
 
+# Promise: monitoring.md#watch-a-coordinator
 def test_who_waits_for_a_topic_is_not_woken_by_records_of_others(small: Running) -> None:
     """Nor by positions; a record of the topic is sent immediately, with everything that was skipped."""
     with spark_log.connect(f"pylog://{small.coordinator.address}") as log, spark_log.connect(log.url) as other:

@@ -16,6 +16,7 @@ from spark_log.node.serve import Running
 from tests.net.asking import GOOD, body_of, raw, request
 
 
+# Promise: service.md#as-a-service
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -194,6 +195,7 @@ def test_what_no_member_asks_is_refused(small: Running, path: str, asked: object
     assert status == 400 and message in answer["message"]
 
 
+# Promise: service.md#as-a-service
 def test_random_bytes_do_not_disturb_it(small: Running) -> None:
     """They get a 400 with a message, or a closed connection if they end in one; others continue."""
     rng, before = random.Random(7), small.coordinator.state
@@ -207,6 +209,7 @@ def test_random_bytes_do_not_disturb_it(small: Running) -> None:
     assert request(small.coordinator.address, "GET", "/health")[0] == 200
 
 
+# Promise: service.md#as-a-service
 def test_large_bodies_and_headers_are_refused(small: Running) -> None:
     """By their size, before they are understood; a body that says how large it is, before it comes."""
     address = small.coordinator.address
@@ -217,6 +220,7 @@ def test_large_bodies_and_headers_are_refused(small: Running) -> None:
     assert b" 431 " in raw(address, long, ended=False)[:20]
 
 
+# Promise: service.md#as-a-service
 def test_a_client_that_does_not_finish_its_request_is_hung_up_on(small: Running) -> None:
     """Half a header, half a body: after the limit the connection is closed, and others were not kept waiting."""
     host, _, port = small.coordinator.address.partition(":")

@@ -44,6 +44,7 @@ def metric(address: str, name: str, principal: str) -> float:
     return float(found[0].rpartition(" ")[2])
 
 
+# Promise: security.md#quotas
 def test_what_is_above_a_quota_is_refused_and_named(limited: str) -> None:
     """Topics, partitions, groups; the metrics have what is used and what was refused."""
     with connect(limited, BILLING) as log, connect(limited, ADMIN) as boss:
@@ -68,6 +69,7 @@ def test_what_is_above_a_quota_is_refused_and_named(limited: str) -> None:
         assert metric(limited, "topics", "boss") == 4
 
 
+# Promise: security.md#quotas
 def test_connections_above_a_quota_are_refused(limited: str) -> None:
     """Open connections continue, and so do clients of other tokens."""
     links = [HttpLink(parse_target(f"pylog://{limited}"), BILLING) for _ in range(4)]
@@ -81,6 +83,7 @@ def test_connections_above_a_quota_are_refused(limited: str) -> None:
         link.close()
 
 
+# Promise: security.md#quotas
 def test_clients_wait_when_they_commit_too_often(limited: str) -> None:
     """Each commit is in once, in order, and none fails: the client sends it again when the coordinator has said."""
     with connect(limited, BILLING) as log, connect(limited, ADMIN) as boss:
@@ -97,6 +100,7 @@ def test_clients_wait_when_they_commit_too_often(limited: str) -> None:
         assert metric(limited, "refused_total", "boss") == 0
 
 
+# Promise: security.md#quotas
 def test_threads_and_producers_wait_as_well(limited: str) -> None:
     """Their commits go together, and those that are refused go again together."""
     with connect(limited, BILLING) as log:
@@ -115,6 +119,7 @@ def test_threads_and_producers_wait_as_well(limited: str) -> None:
         assert log.read("billing.a").num_rows == 1 + 24 + 10
 
 
+# Promise: security.md#quotas
 def test_the_excess_is_a_retriable_error_that_says_when(limited: str) -> None:
     """For a client of another kind, which asks directly."""
     with connect(limited, BILLING) as log, closing(HttpLink(parse_target(f"pylog://{limited}"), BILLING)) as link:

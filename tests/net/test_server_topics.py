@@ -48,6 +48,7 @@ def client(url: str) -> Journal:
     return open_journal(url, create=False, partial=True)
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 def test_an_acknowledged_change_is_in_a_refreshed_state(url: str) -> None:
     """Of any other client, each time."""
     journal = client(url)
@@ -89,6 +90,7 @@ def test_records_whose_slices_are_in_indexes_are_read(url: str, running: Running
     log.close()
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 @pytest.mark.parametrize("held", [["wide"], [f"missing-{number}" for number in range(HELD_MAX + 1)]])
 def test_a_client_of_very_many_partitions_opens_the_log(url: str, held: list[str]) -> None:
     """It would describe each of them in each request; so would a client of many names without a topic."""
@@ -120,6 +122,7 @@ def test_a_topic_that_grows_beyond_that_is_followed(url: str) -> None:
     assert journal.view.held is None
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 def test_a_standby_answers_with_the_newest_state(services: Services, tmp_path: Path) -> None:
     """Once it has read the log after the request arrived."""
     folder = tmp_path / "log"

@@ -73,6 +73,7 @@ def claiming(log: Log, topic: str, name: str, brokers: tuple[int, ...], acks: in
     )
 
 
+# Promise: security.md#what-a-token-protects
 def test_a_tokens_commit_takes_no_replica_out_of_the_isr_of_others(running: Running) -> None:
     """The error says which objects are to be copied where, as for too few replicas."""
     with connect(running.coordinator.address, BILLING_TOPICS) as log:
@@ -94,6 +95,7 @@ def test_it_does_where_all_topics_are_its_own_or_the_token_is_for_all(running: R
         assert isr(log, "billing.x") == isr(log, "orders") == (1,)
 
 
+# Promise: security.md#what-a-token-protects
 def test_a_token_does_not_say_that_replicas_of_others_are_late(running: Running) -> None:
     """A commit with acks=1 waits for them; the coordinator judges whether they are late."""
     with connect(running.coordinator.address, BILLING_TOPICS) as log:
@@ -105,6 +107,7 @@ def test_a_token_does_not_say_that_replicas_of_others_are_late(running: Running)
         assert isr(log, "billing.x") == (1, 2)
 
 
+# Promise: security.md#what-a-token-protects
 @pytest.mark.parametrize("acks", [ACKS_ALL, ACKS_LEADER])
 def test_copies_that_are_not_there_are_not_believed(running: Running, acks: int) -> None:
     """The check of roots would take their brokers for disks that were set back, and fence them for everybody."""
@@ -123,6 +126,7 @@ def test_copies_that_are_not_there_are_not_believed(running: Running, acks: int)
         assert isr(log, "orders") == (1, 2)
 
 
+# Promise: security.md#what-a-token-protects
 def test_a_copy_that_was_not_made_is_not_believed(running: Running) -> None:
     """The replica would leave the ISR of others when somebody finds that it lacks the object."""
     with connect(running.coordinator.address, BILLING_TOPICS) as log:
@@ -136,6 +140,7 @@ def test_a_copy_that_was_not_made_is_not_believed(running: Running) -> None:
         assert log.journal.propose(made)
 
 
+# Promise: security.md#what-a-token-protects
 def test_a_commit_is_believed_while_its_root_does_not_answer(running: Running, tmp_path: Path) -> None:
     """Its broker is fenced before long; until then no more is known than without this check."""
     with connect(running.coordinator.address, BILLING_TOPICS) as log:

@@ -91,6 +91,7 @@ def is_healthy(url: str) -> bool:
     return found is not None and found.healthy
 
 
+# Promise: service.md#as-a-service
 @pytest.mark.parametrize("kind", ["silent", "half a request", "slow", "half-closed"])
 def test_connections_without_a_request_refuse_nobody(limited: tuple[Running, str], kind: str) -> None:
     """More of them than the limit, held open: connected clients, a new client and the health request are served."""
@@ -139,6 +140,7 @@ def test_requests_without_a_good_token_do_not_make_a_client(limited: tuple[Runni
             link.close()
 
 
+# Promise: service.md#as-a-service
 def test_clients_above_the_limit_are_told_so(limited: tuple[Running, str]) -> None:
     """Those that were there before are served on, and the health is answered."""
     running, url = limited
@@ -167,6 +169,7 @@ def _answers(link: HttpLink) -> bool:
         return False
 
 
+# Promise: service.md#as-a-service
 def test_one_address_does_not_take_the_places_of_all(services: Services, tmp_path: Path) -> None:
     """At its own limit it is refused, and named; another address is served."""
     limits = LIMITS._replace(connections_per_address=2)
@@ -212,6 +215,7 @@ def test_a_coordinator_without_a_free_file_descriptor_goes_on(tmp_path: Path) ->
     assert any("file descriptor" in line for line in lines) and len(lines) < 20
 
 
+# Promise: service.md#as-a-service
 def test_limits_fit_the_file_descriptors_of_the_process(tmp_path: Path) -> None:
     """More silent connections than the process may have files: the storage keeps the descriptors that it needs."""
     said = tmp_path / "said"
@@ -228,6 +232,7 @@ def test_limits_fit_the_file_descriptors_of_the_process(tmp_path: Path) -> None:
     assert "may open 400 files" in said.read_text() and "file descriptor is free" not in said.read_text()
 
 
+# Promise: service.md#as-a-service
 def test_handshakes_without_a_token_are_limited(
     services: Services, tmp_path: Path, certificate: tuple[str, str]
 ) -> None:

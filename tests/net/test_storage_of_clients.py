@@ -37,6 +37,7 @@ class Noting(Wrapper):
         super().delete(names)
 
 
+# Promise: security.md#permissions-of-the-storage
 def test_a_client_of_a_coordinator_writes_data_alone(services: Services, tmp_path: Path) -> None:
     """Records, positions, groups and topics: of the folder `meta/` it only reads.  A reader writes nothing."""
     running = services.start(tmp_path / "log")

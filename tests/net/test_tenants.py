@@ -72,6 +72,7 @@ def write(log: Log, producer: str, sequence: int, topic: str, value: bytes = b"x
     )
 
 
+# Promise: security.md#who-may-use-a-name
 @pytest.mark.parametrize("producer", DRAWN)
 @pytest.mark.parametrize("topic", ["own.x", "shared"])
 def test_an_identity_is_not_taken_before_or_after_its_first_commit(served: Running, producer: str, topic: str) -> None:
@@ -89,11 +90,13 @@ def test_an_identity_is_not_taken_before_or_after_its_first_commit(served: Runni
         assert sum(name.endswith(producer) for name in owner.journal.refresh().producers) == 2
 
 
+# Promise: security.md#who-may-use-a-name
 def test_an_identity_with_a_topic_of_others_is_refused(served: Running) -> None:
     with connect(served, THIEF) as thief, pytest.raises(AuthorizationFailed, match=r"not 'own\.x'"):
         write(thief, f"app:{QUERY}/totals:own.x", 0, "evil.x")
 
 
+# Promise: security.md#who-may-use-a-name
 def test_an_owner_cannot_be_named(served: Running) -> None:
     """The name of the token is put before whatever a client sends."""
     with connect(served, OWNER) as owner, connect(served, THIEF) as thief:
@@ -102,6 +105,7 @@ def test_an_owner_cannot_be_named(served: Running) -> None:
         assert f"@thief:@owner:query:{QUERY}" in owner.journal.refresh().producers
 
 
+# Promise: security.md#who-may-use-a-name
 def test_a_query_that_is_older_than_the_tokens_goes_on(services: Services, tmp_path: Path) -> None:
     """Its last batch is a repeat, for a token that may write its topics, and for no other one."""
     running = services.start(tmp_path / "log")
@@ -131,6 +135,7 @@ def test_a_producer_and_its_query_are_found_again_by_a_client_with_the_whole_sta
 # ---------------------------------------------------------------------------------------------------------------- objects
 
 
+# Promise: security.md#who-may-use-a-name
 def test_an_object_belongs_to_the_token_that_uploaded_it(served: Running) -> None:
     """Everybody who lists the bucket sees the objects of others before they are committed."""
     with connect(served, OWNER) as owner, connect(served, THIEF) as thief:
@@ -145,6 +150,7 @@ def test_an_object_belongs_to_the_token_that_uploaded_it(served: Running) -> Non
         assert not done.repeated and owner.read("shared").column("value").to_pylist() == [b"first", b"secret"]
 
 
+# Promise: security.md#who-may-use-a-name
 def test_objects_of_upkeep_and_of_no_token_are_nobodys_either(served: Running) -> None:
     """A merge whose object was in the log already would be void."""
     with connect(served, THIEF) as thief:
@@ -165,6 +171,7 @@ def index_part(*names: str) -> IndexPart:
     return IndexPart("topic", 0, slices)
 
 
+# Promise: security.md#who-may-use-a-name
 def test_an_index_names_objects_of_its_own_token() -> None:
     """Entries for objects of others are not counted: upkeep would drop these with the last entry in the index."""
     own, other = (f"data/{0:016x}/{tagged('x', 'seg', tag_of_token(one))}" for one in (THIEF, OWNER))
@@ -205,6 +212,7 @@ def offsets(served: Running) -> bytes:
     return asked(served, {"type": "commit_offsets", "commit": ["evil.g", -1, entries]})
 
 
+# Promise: service.md#as-a-service
 def test_others_wait_for_one_large_request_at_most(served: Running, offsets: bytes) -> None:
     """However many are sent at the same time.  One after another, eight take several seconds."""
     with connect(served, OWNER) as log, ThreadPoolExecutor(8) as pool:
@@ -221,6 +229,7 @@ def test_others_wait_for_one_large_request_at_most(served: Running, offsets: byt
         assert count > 8 and slowest_s < 4 * one_s + 0.5
 
 
+# Promise: service.md#as-a-service
 def test_a_commit_has_few_slices_and_a_request_few_commands(served: Running) -> None:
     """More slices are in an index object: all processes that open the log would read them otherwise."""
     topic_id, name = (
@@ -243,6 +252,7 @@ def test_a_commit_has_few_slices_and_a_request_few_commands(served: Running) -> 
         assert status == 400 and b"10,001 in one request, more than 10,000" in body
 
 
+# Promise: security.md#who-may-use-a-name
 @pytest.mark.parametrize("topic_id", ["", "../../../meta/log/x", "a/b", "\x1b[31m", "x" * 65, ".", "ä"])
 def test_an_id_of_a_topic_is_a_plain_word(served: Running, topic_id: str) -> None:
     """It is in the names of objects that upkeep writes, and the configs of an empty one would be those of the log."""
@@ -252,6 +262,7 @@ def test_an_id_of_a_topic_is_a_plain_word(served: Running, topic_id: str) -> Non
     assert "evil.y" not in served.coordinator.state.names
 
 
+# Promise: service.md#as-a-service
 @pytest.mark.parametrize(
     "command",
     [
@@ -274,6 +285,7 @@ def test_names_have_a_length(served: Running, command: dict[str, Any]) -> None:
     assert served.coordinator.state.version == before
 
 
+# Promise: security.md#who-may-use-a-name
 @pytest.mark.parametrize("command", EXAMPLES, ids=lambda command: type(command).__name__)
 def test_a_limited_token_changes_nothing_of_others(command: Single) -> None:
     """Of whatever role, with any command: names of others, and what is about the whole log."""
@@ -291,6 +303,7 @@ def test_a_limited_token_changes_nothing_of_others(command: Single) -> None:
         check_allowed(grant, command, state)
 
 
+# Promise: security.md#who-may-use-a-name
 def test_a_token_of_the_environment_names_pins_too() -> None:
     """Tasks may be on machines without the variable, and names without a token are known to all."""
     code = (
@@ -308,6 +321,7 @@ def test_a_token_of_the_environment_names_pins_too() -> None:
     assert found.stdout.split() == [OWNER, "None"]
 
 
+# Promise: service.md#as-a-service
 @pytest.mark.parametrize(("token", "status"), [("", b" 401 "), (THIEF, b" 400 ")])
 def test_a_body_in_chunks_is_refused(served: Running, token: str, status: bytes) -> None:
     """No client of pylog sends one: 100 connections with chunks of five bytes held the appends of others for 3 s."""

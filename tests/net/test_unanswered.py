@@ -101,6 +101,7 @@ def test_a_change_that_is_not_answered_says_so_and_is_not_sent_again_at_once(una
     link.close()
 
 
+# Promise: service.md#failover
 def test_a_question_is_asked_at_the_next_address_in_the_same_call(
     unanswering: Unanswering, services: Services, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_question_is_asked_at_the_next_address_in_the_same_call(
         link.close()
 
 
+# Promise: service.md#failover
 def test_a_name_of_two_machines_is_tried_at_both(services: Services, tmp_path: Path) -> None:
     """The first does not answer: the second is asked, under the same name."""
     running = services.start(tmp_path / "log", listen="127.0.0.2:0", advertise="log.example.org:9550")

@@ -163,6 +163,7 @@ def place(tmp_path: Path) -> Place:
     return Place(log, tmp_path / "backups")
 
 
+# Promise: tasks/backup.md#backup-and-restore
 def test_backups_share_what_they_have_in_common(place: Place, tmp_path: Path) -> None:
     """The second one copies the new objects only, and each can be restored."""
     first = place.make()
@@ -179,6 +180,7 @@ def test_backups_share_what_they_have_in_common(place: Place, tmp_path: Path) ->
     assert values(log) == values(place.log)[:9]
 
 
+# Promise: tasks/backup.md#restore
 def test_a_restored_log_is_a_new_one(place: Place, tmp_path: Path) -> None:
     """It has groups, configs and indexes, can be written, and is not the log of which the backup was made."""
     at = {TopicPartition("t", 0): OffsetAndMetadata(4, "note")}
@@ -207,6 +209,7 @@ def test_a_restored_log_is_a_new_one(place: Place, tmp_path: Path) -> None:
             place.restored(tmp_path / root)
 
 
+# Promise: tasks/backup.md#restore
 def test_records_that_were_erased_after_the_backup_are_named_and_listed_until_they_are_erased_again(
     place: Place, tmp_path: Path
 ) -> None:
@@ -249,6 +252,7 @@ def test_erasures_after_a_recovery_are_named_also_by_backups_with_older_versions
     assert [(one.topic, one.incomplete) for one in log.admin.list_erasures()] == [("t", True)]
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 def test_a_backup_that_was_killed_is_continued(place: Place, tmp_path: Path) -> None:
     """As one of the newest version, without copying anything twice."""
     place.dies_after(2)
@@ -260,6 +264,7 @@ def test_a_backup_that_was_killed_is_continued(place: Place, tmp_path: Path) -> 
     assert values(place.restored(tmp_path / "new")[0]) == values(place.log)
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 def test_objects_that_go_during_the_copy(place: Place, tmp_path: Path) -> None:
     """The backup becomes one of a newer version: merging and garbage collection do not wait for it."""
     place.log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
@@ -277,6 +282,7 @@ def test_objects_that_go_during_the_copy(place: Place, tmp_path: Path) -> None:
     assert values(place.restored(tmp_path / "new")[0]) == values(place.log)
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 @pytest.mark.parametrize("harm", [b"", b"x"])
 def test_damage_in_the_log_stops_the_backup(place: Place, harm: bytes) -> None:
     """It is named, and no backup has it."""
@@ -294,6 +300,7 @@ def test_damage_in_the_log_stops_the_backup(place: Place, harm: bytes) -> None:
     assert place.make().backup.end.objects == 3
 
 
+# Promise: tasks/backup.md#backup-and-restore
 def test_places_that_are_refused(place: Place, tmp_path: Path) -> None:
     """A log, a folder within the log, one with another log's backups, and an empty one without --create."""
     other = new_log(tmp_path / "other")
@@ -312,6 +319,7 @@ def test_places_that_are_refused(place: Place, tmp_path: Path) -> None:
         place.files.find("7", None)
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 def test_an_object_that_a_backup_has_lost_is_copied_again(place: Place, tmp_path: Path) -> None:
     """Until then, the backup is not restored."""
     made = place.make()
@@ -323,6 +331,7 @@ def test_an_object_that_a_backup_has_lost_is_copied_again(place: Place, tmp_path
     assert values(place.restored(tmp_path / "new", made.backup.id)[0]) == values(place.log)
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 def test_copies_that_went_to_another_folder(place: Place, tmp_path: Path) -> None:
     """As with a path that is not the same folder on all machines: the backup is not complete."""
     elsewhere = Place(place.log, tmp_path / "elsewhere")
@@ -332,6 +341,7 @@ def test_copies_that_went_to_another_folder(place: Place, tmp_path: Path) -> Non
     assert place.make().objects == 3
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 def test_a_backup_by_a_wrong_clock(place: Place) -> None:
     """A later one is not removed in its place, and nobody takes it for the latest without knowing."""
     wrong = _later(place, place.make().backup, 365 * DAY_MS)
@@ -352,6 +362,7 @@ def _later(place: Place, backup: Backup, by_ms: int) -> Backup:
     return Backup(backup.id, end)
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 def test_a_damaged_state_of_a_backup(place: Place, tmp_path: Path) -> None:
     """The next backup relies on nothing of it; nothing is deleted while nobody knows what it needs."""
     bad = place.make().backup
@@ -367,6 +378,7 @@ def test_a_damaged_state_of_a_backup(place: Place, tmp_path: Path) -> None:
     assert values(place.restored(tmp_path / "new")[0]) == values(place.log)
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 def test_a_damaged_end_of_a_backup(place: Place) -> None:
     """It is named; without it, the backup is continued."""
     bad = place.make().backup
@@ -379,6 +391,7 @@ def test_a_damaged_end_of_a_backup(place: Place) -> None:
     assert (made.objects, made.backup.id) == (0, bad.id)
 
 
+# Promise: tasks/backup.md#backup-and-restore
 def test_old_backups_are_removed(place: Place, tmp_path: Path) -> None:
     """With the objects that no other one needs; the mark of a removed backup stays for a while."""
     place.log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
@@ -398,6 +411,7 @@ def test_old_backups_are_removed(place: Place, tmp_path: Path) -> None:
     assert values(place.restored(tmp_path / "new")[0]) == values(place.log)
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 def test_a_backup_that_nobody_continues_is_given_up(place: Place, tmp_path: Path) -> None:
     """After a week; a process that is still there begins another one."""
     first = place.make().backup
@@ -440,6 +454,7 @@ def test_backups_are_removed_from_a_full_disk(place: Place) -> None:
     assert place.lost() == set()
 
 
+# Promise: tasks/backup.md#backup-and-restore
 def test_backups_are_removed_while_one_is_made(place: Place, tmp_path: Path) -> None:
     """Before each of its steps: what it did not copy is not removed."""
     for number in itertools.count(1):
@@ -461,6 +476,7 @@ def _without_the_newest(place: Place) -> None:
     prune(place.files, CLOCK.now_ms(), keep=1)
 
 
+# Promise: tasks/backup.md#backup-and-restore
 def test_a_backup_is_made_while_others_are_removed(place: Place, tmp_path: Path) -> None:
     """Before each of the steps, and it needs an object that is removed: all that is left can be restored."""
     for number in itertools.count(1):
@@ -482,6 +498,7 @@ def test_a_backup_is_made_while_others_are_removed(place: Place, tmp_path: Path)
     assert number > 8
 
 
+# Promise: tasks/backup.md#restore
 def test_a_restoration_that_was_killed_is_run_again(place: Place, tmp_path: Path) -> None:
     """It is killed before each of its changes in turn.  The new root becomes a log with the last one."""
     place.make()
@@ -508,6 +525,7 @@ def test_a_restoration_that_was_killed_is_run_again(place: Place, tmp_path: Path
     assert number > 8
 
 
+# Promise: tasks/backup.md#restore
 def test_a_log_with_brokers(tmp_path: Path) -> None:
     """Copies come from any root; the new log has one root, and no records that readers have not seen."""
     log = replicated_log(tmp_path)

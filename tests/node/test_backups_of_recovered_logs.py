@@ -24,6 +24,7 @@ def place(tmp_path: Path) -> Place:
     return Place(log, tmp_path / "backups")
 
 
+# Promise: tasks/backup.md#restore
 def test_a_recovered_log_continues_the_backups_of_the_lost_one(place: Place, tmp_path: Path) -> None:
     """Each backup has the records of one history, also one that the lost log had begun.  Nobody takes that of the lost
     log for the latest without knowing."""
@@ -52,6 +53,7 @@ def test_a_recovered_log_continues_the_backups_of_the_lost_one(place: Place, tmp
     assert [one.id for one in place.files.complete()] == [last.id]
 
 
+# Promise: tasks/backup.md#if-a-job-is-killed
 def test_backups_that_have_lost_their_description_are_restored(place: Place, tmp_path: Path) -> None:
     """They are continued when the operator says of which log they are; an empty folder may be that of another disk."""
     place.make()

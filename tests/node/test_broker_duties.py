@@ -49,6 +49,7 @@ def metrics_of(address: str) -> dict[str, float]:
     return {name: float(number) for name, _, number in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
+# Promise: replicas.md#what-keeps-replicas-in-sync
 def test_a_coordinator_fences_copies_and_takes_back(log: Log, tmp_path: Path, services: Services) -> None:
     """With metrics of all of it."""
     name = put(log, [0, 1])

@@ -57,6 +57,7 @@ def test_good_roots_are_left_alone(log: Log, tmp_path: Path) -> None:
     assert all(len(list((folder_of(log, tmp_path, broker) / "meta").iterdir())) == 1 for broker in (1, 2))
 
 
+# Promise: replicas.md#what-keeps-replicas-in-sync
 def test_only_the_named_brokers_are_checked(log: Log, tmp_path: Path) -> None:
     """The root of another one may be out of reach from here."""
     move_away(tmp_path, 1)
@@ -66,6 +67,7 @@ def test_only_the_named_brokers_are_checked(log: Log, tmp_path: Path) -> None:
     assert not log.journal.refresh().brokers[1].fenced
 
 
+# Promise: cli.md#pylog-replicate
 def test_a_root_that_is_gone_is_fenced_at_once_and_comes_back(log: Log, tmp_path: Path) -> None:
     names, prober = [put(log, [0, 1, 2])], Prober(log)
     prober.round()
@@ -87,6 +89,7 @@ def test_a_root_that_is_gone_is_fenced_at_once_and_comes_back(log: Log, tmp_path
     assert group_of(state).isr == (0, 1, 2)
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_disk_that_comes_back_empty_stays_fenced(log: Log, tmp_path: Path) -> None:
     put(log, [0, 1, 2])
     prober = Prober(log)
@@ -100,6 +103,7 @@ def test_a_disk_that_comes_back_empty_stays_fenced(log: Log, tmp_path: Path) -> 
     assert not list((tmp_path / "broker-2").iterdir())
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_disk_that_was_swapped_for_an_older_copy_is_fenced(log: Log, tmp_path: Path) -> None:
     """Everything on it is right but old: the mark of the last check is gone.  It returns without what it lacks."""
     old, prober = put(log, [0, 1, 2]), Prober(log)
@@ -119,6 +123,7 @@ def test_a_disk_that_was_swapped_for_an_older_copy_is_fenced(log: Log, tmp_path:
     assert (folder_of(log, tmp_path, 2) / new).exists()
 
 
+# Promise: cli.md#pylog-replicate, replicas.md#what-keeps-replicas-in-sync
 @pytest.mark.parametrize("how", ["hang", "hang data/", "fail", "full"])
 def test_a_root_that_fails_is_fenced_after_the_session_timeout(
     log: Log, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
@@ -140,6 +145,7 @@ def test_a_root_that_fails_is_fenced_after_the_session_timeout(
     assert rounds_until(prober, lambda report: report.returned).returned == (2,)
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_root_that_hangs_is_mounted_again(log: Log, tmp_path: Path) -> None:
     """The check that hangs with the former mount, for ever, does not keep the broker out."""
     roots, prober = ControlledRoots.of(log, tmp_path), Prober(log)
@@ -163,6 +169,7 @@ def test_a_root_that_fails_for_a_moment_is_not_fenced(tmp_path: Path) -> None:
     assert not log.journal.refresh().brokers[2].fenced
 
 
+# Promise: replicas.md#change-brokers
 def test_a_broker_that_was_fenced_by_hand_stays_fenced(log: Log) -> None:
     fence_broker(log.journal, 2)
     prober = Prober(log)
@@ -171,6 +178,7 @@ def test_a_broker_that_was_fenced_by_hand_stays_fenced(log: Log) -> None:
     assert log.journal.refresh().brokers[2].fenced
 
 
+# Promise: replicas.md#change-brokers
 def test_a_broker_that_is_fenced_by_hand_while_its_root_fails_stays_fenced(log: Log, tmp_path: Path) -> None:
     """Its root has failed, and an administrator takes it out of service before it answers again."""
     prober = Prober(log)
@@ -248,6 +256,7 @@ def test_a_machine_that_is_suspended_during_a_check_does_not_miss_its_mark(tmp_p
     assert rounds_until(prober, lambda report: not report.failing) == ProbeReport()
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_new_process_notices_an_older_disk(log: Log, tmp_path: Path) -> None:
     """It has no mark of a check before; after its return the broker lacks what the disk lacks."""
     kept = put(log, [0, 1, 2])
@@ -267,6 +276,7 @@ def test_a_new_process_notices_an_older_disk(log: Log, tmp_path: Path) -> None:
     assert log.journal.refresh().version == version
 
 
+# Promise: replicas.md#when-a-disk-fails
 @pytest.mark.parametrize("newer", [1, 3])
 def test_a_new_process_notices_an_older_disk_with_newer_objects(log: Log, tmp_path: Path, newer: int) -> None:
     """Writers were faster than the first check: what they have put there says nothing about what is missing."""
@@ -304,6 +314,7 @@ assert not prober.round(5_000).failing
 """
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_process_without_files_fences_nobody(tmp_path: Path) -> None:
     """It has one left: enough to read the log and to change it, and too few for a check."""
     log = replicated_log(tmp_path, **{**TIMEOUTS, "broker_session_timeout_ms": "1"})

@@ -133,6 +133,7 @@ actions = st.lists(
 )
 
 
+# Promise: tasks/keep-the-latest.md#what-is-kept
 @settings(max_examples=40, deadline=None)
 @given(actions=actions, seed=st.integers(0, 99))
 def test_passes_keep_what_a_dumb_compactor_keeps(
@@ -214,6 +215,7 @@ def test_a_round_of_upkeep_compacts_once(tmp_path: Path) -> None:
     assert verify(log, deep=True) == []
 
 
+# Promise: tasks/keep-the-latest.md#what-is-kept
 @pytest.mark.parametrize(
     ("policy", "left"), [("delete", [1, 2, 3]), ("compact", [0, 2, 3]), ("compact,delete", [2, 3])]
 )
@@ -315,6 +317,7 @@ def test_a_slice_with_more_keys_than_fit_takes_several_passes(tmp_path: Path) ->
     assert [one.offset for one in records(log)] == list(range(1, 30_001))
 
 
+# Promise: tasks/keep-the-latest.md#compact-a-topic-that-exists
 def test_a_pass_ends_when_its_topic_is_not_compacted_any_more(tmp_path: Path) -> None:
     """The records that it has removed stay removed, and no others go."""
     log, memory = compacted(tmp_path), UpkeepMemory()
@@ -401,6 +404,7 @@ def damage(folder: Path, log: Log, partition: int, how: str) -> str:
     return read.slice.object
 
 
+# Promise: tasks/keep-the-latest.md#see-that-it-runs
 @pytest.mark.parametrize("how", ["damaged", "missing"])
 def test_a_slice_that_cannot_be_read_is_left_out(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is named once, without a traceback, and again by another process; the others are compacted, also those of its

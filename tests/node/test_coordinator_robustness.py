@@ -78,6 +78,7 @@ def leading(
         thread.join()
 
 
+# Promise: service.md#leadership
 def test_of_two_coordinators_with_one_address_and_host_name_the_older_one_waits_for_a_release(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_coordinator_whose_clock_is_set_wrong_steps_down_until_it_is_right(tmp
         assert made.submit([CreateTopic(name="t", partitions=1, topic_id="id")]).result(60).outcomes == ["id"]
 
 
+# Promise: service.md#leadership
 def test_a_change_by_the_admin_whose_answer_was_lost_is_its_own(tmp_path: Path, coordinator: Coordinator) -> None:
     """It is sent again, finds what the first try did, and is done; what comes under a name afterwards is left alone."""
     link = Lossy(coordinator)
@@ -167,6 +169,7 @@ def test_a_change_by_the_admin_whose_answer_was_lost_is_its_own(tmp_path: Path, 
     assert log.admin.list_topics() == ["a", "b"]
 
 
+# Promise: clients.md#bookmarks, service.md#leadership
 def test_a_bookmark_whose_answer_was_lost_is_committed(tmp_path: Path, coordinator: Coordinator) -> None:
     """The run finds its own position and is done; that of another run, as far as it is, is still another's."""
     link = Lossy(coordinator)

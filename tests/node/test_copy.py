@@ -37,6 +37,7 @@ def copying(source: Path, target: Path) -> Iterator[None]:
             shutil.copytree(source / part, target / part)
 
 
+# Promise: copies.md#copy-a-log
 @pytest.mark.parametrize("checkpoints", [0, 1, 3])
 def test_a_copy_of_a_log_in_use_has_all_that_its_metadata_names(tmp_path: Path, checkpoints: int) -> None:
     """Others may append, merge, delete and checkpoint meanwhile; `repair` covers records after a checkpoint."""
@@ -63,6 +64,7 @@ def test_a_copy_of_a_log_in_use_has_all_that_its_metadata_names(tmp_path: Path, 
     assert len(values) >= sure and values == log.read("t")["value"].to_pylist()[: len(values)]
 
 
+# Promise: copies.md#copy-a-log
 def test_a_copy_is_released_from_the_coordinator_of_the_log(tmp_path: Path, services: Services) -> None:
     """Its clients then write to the copy, and the coordinator's log is as before."""
     source, target = tmp_path / "log", tmp_path / "copy"

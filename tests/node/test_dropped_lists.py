@@ -67,6 +67,7 @@ def lists(store: ObjectStore) -> list[str]:
     return [name for name in store.list(DATA) if name.endswith(".dropped")]
 
 
+# Promise: format/metadata.md#lists-of-dropped-objects
 @pytest.mark.parametrize("remembers", [True, False], ids=["one maintainer", "a new one each time"])
 def test_dropped_objects_go_with_their_list(log: Log, store: ObjectStore, clock: ManualClock, remembers: bool) -> None:
     plan, maintainer = log.plan("t"), Maintainer(log)
@@ -115,6 +116,7 @@ def remove(store: ObjectStore, name: str) -> None:
     store.delete([name])
 
 
+# Promise: format/metadata.md#lists-of-dropped-objects
 @pytest.mark.parametrize("damage", [cut, remove])
 def test_while_a_list_cannot_be_read_nothing_is_deleted(
     log: Log,

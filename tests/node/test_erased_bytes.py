@@ -79,6 +79,7 @@ def found_in(folder: Path) -> dict[str, list[str]]:
     return {text.decode(): names for text in SECRETS for cut in [text[:14]] if (names := files_with(folder, cut))}
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 @pytest.mark.parametrize("compression", ["none", "zstd", "lz4"])
 @pytest.mark.parametrize("typed", [False, True])
 def test_no_file_has_the_records(log: Log, tmp_path: Path, typed: bool, compression: str) -> None:
@@ -90,6 +91,7 @@ def test_no_file_has_the_records(log: Log, tmp_path: Path, typed: bool, compress
     assert found_in(tmp_path) == {}
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_indexes_and_checkpoints_of_before(log: Log, tmp_path: Path) -> None:
     """The partitions share an index, and each object has one of them: the index stays, as the others need it.  Garbage
     collection alone writes no second checkpoint."""
@@ -102,6 +104,7 @@ def test_indexes_and_checkpoints_of_before(log: Log, tmp_path: Path) -> None:
     assert found_in(tmp_path) == {}
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 @pytest.mark.parametrize("folder", ["meta/ckpt", "meta/log", "meta/pin"])
 def test_a_file_of_the_metadata_whose_writer_died_keeps_an_erasure_open(log: Log, tmp_path: Path, folder: str) -> None:
     """It has statistics of the records.  Upkeep deletes it after an hour."""
@@ -118,6 +121,7 @@ def test_a_file_of_the_metadata_whose_writer_died_keeps_an_erasure_open(log: Log
     assert found_in(tmp_path) == {}
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_a_client_of_a_coordinator_does_not_end_what_only_the_coordinator_can(tmp_path: Path) -> None:
     """Its erasure and its upkeep wait for nothing; the list names the metadata until the coordinator's upkeep ran."""
     services = Services()
@@ -145,6 +149,7 @@ def test_a_client_of_a_coordinator_does_not_end_what_only_the_coordinator_can(tm
         services.close()
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_files_that_a_repair_has_put_aside_go_with_the_statistics(log: Log, tmp_path: Path) -> None:
     fill(log, typed=True, compression="none")
     aside = tmp_path / "log" / "meta" / "damaged" / "log-00000000000000000007.rec"
@@ -155,6 +160,7 @@ def test_files_that_a_repair_has_put_aside_go_with_the_statistics(log: Log, tmp_
     assert found_in(tmp_path) == {}
 
 
+# Promise: tasks/erase.md#copies-elsewhere
 @pytest.mark.parametrize("typed", [False, True])
 def test_a_mirror_has_nothing_when_the_log_has_nothing(tmp_path: Path, typed: bool) -> None:
     """It follows the log every hour.  Copies that came late, and files of copies that died, go as well."""
@@ -183,6 +189,7 @@ def test_a_mirror_has_nothing_when_the_log_has_nothing(tmp_path: Path, typed: bo
     assert found_in(tmp_path) == {}
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_processes_that_are_killed_leave_nothing_in_folders_of_their_own(tmp_path: Path) -> None:
     """Clients have no caches of records on a disk: what they spool is in files without names."""
     home, temporary = tmp_path / "home", tmp_path / "temporary"

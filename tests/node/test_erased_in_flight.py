@@ -126,6 +126,7 @@ DUTIES: dict[str, Callable[[Log], object]] = {
 }
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 @pytest.mark.parametrize("duty", DUTIES)
 @pytest.mark.parametrize("begins", ["the duty", "the erasure"])
 def test_upkeep_in_flight(duty: str, begins: str) -> None:
@@ -182,6 +183,7 @@ def test_a_transaction_that_was_open() -> None:
     assert place.files_with(KEY, SECRET) == []
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_a_transaction_that_is_still_open_when_the_erasure_is_done() -> None:
     """Its objects are deleted with the others, and its commit is refused."""
     place = Place()
@@ -205,6 +207,7 @@ def copied(log: Log, files: BackupFiles, shares: Sequence[BackupShare]) -> Itera
         yield copy_share(log.journal.objects, files.folder(share.folder), share, Pace(log.journal.context.clock))
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_a_backup_in_flight(tmp_path: Path) -> None:
     """Whenever the erasure runs, the backup lacks the records, or a later one names the erasure for it.  A backup after
     it, and the removal of those of before, leave no byte of them."""

@@ -176,6 +176,7 @@ async def filled(folder: Path, *, spare: bool = False) -> AsyncIterator[Quorum]:
         await quorum.stop()
 
 
+# Promise: quorum.md#when-records-are-erased
 def test_a_node_that_is_down_keeps_an_erasure_open_and_finishes_it_when_it_is_back(tmp_path: Path) -> None:
     """No file of the others, of the copy and of the records has the person's bytes by then, and none of that node when
     it is done.  The nodes start from what is left."""
@@ -211,6 +212,7 @@ def test_a_node_that_is_down_keeps_an_erasure_open_and_finishes_it_when_it_is_ba
     run(scenario)
 
 
+# Promise: quorum.md#when-records-are-erased
 def test_a_node_that_does_not_vote_and_is_down_keeps_an_erasure_open(tmp_path: Path) -> None:
     """It has connected to the nodes before; none of those that lead later has seen it fetch.  A leader that began
     since knows it as one of its peers."""
@@ -236,6 +238,7 @@ def test_a_node_that_does_not_vote_and_is_down_keeps_an_erasure_open(tmp_path: P
     run(scenario)
 
 
+# Promise: quorum.md#when-records-are-erased
 def test_what_another_directory_of_a_node_has_deleted_is_no_evidence_for_the_one_before(tmp_path: Path) -> None:
     """A node comes back with another disk.  The former one keeps the erasure open, also as no voter."""
 
@@ -259,6 +262,7 @@ def test_what_another_directory_of_a_node_has_deleted_is_no_evidence_for_the_one
     run(scenario)
 
 
+# Promise: quorum.md#when-records-are-erased
 def test_a_node_that_no_leader_knows_deletes_what_it_has_when_it_starts(tmp_path: Path) -> None:
     """The erasure is done without it: the nodes were restarted, and it is none of their peers."""
 
@@ -294,6 +298,7 @@ def test_a_copy_whose_writer_died_keeps_an_erasure_open(tmp_path: Path) -> None:
     run(scenario)
 
 
+# Promise: quorum.md#when-records-are-erased
 def test_the_former_metadata_of_a_log_that_moved_into_a_quorum_keeps_an_erasure_open(tmp_path: Path) -> None:
     """Processes may have the log open there, so somebody has to delete it."""
     with spark_log.connect(tmp_path / "log", create=True, durability="os") as log:

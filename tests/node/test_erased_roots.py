@@ -53,6 +53,7 @@ def having(folder: Path) -> set[str]:
     return {path.relative_to(folder).parts[0] for path in files}
 
 
+# Promise: tasks/erase.md#roots-that-cannot-be-reached
 def test_an_erasure_is_done_when_upkeep_has_deleted_the_copies_on_each_root(log: Log, tmp_path: Path) -> None:
     """The log's own root, and those of both brokers."""
     append(log)
@@ -66,6 +67,7 @@ def test_an_erasure_is_done_when_upkeep_has_deleted_the_copies_on_each_root(log:
     assert having(tmp_path) == set()
 
 
+# Promise: tasks/erase.md#roots-that-cannot-be-reached
 def test_a_broker_that_is_fenced_after_an_erasure_keeps_it_open_and_has_no_copy_when_it_is_back(
     log: Log, tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_broker_that_is_fenced_after_an_erasure_keeps_it_open_and_has_no_copy_
     assert not [one for one in verify(log) if one.what.startswith("erasure")]
 
 
+# Promise: tasks/erase.md#roots-that-cannot-be-reached
 def test_the_report_names_a_root_that_cannot_be_reached(log: Log, tmp_path: Path) -> None:
     """A fenced broker, and one whose root is gone and is not fenced yet."""
     register_broker(log, 3, str(tmp_path / "broker3"))
@@ -100,6 +103,7 @@ def test_the_report_names_a_root_that_cannot_be_reached(log: Log, tmp_path: Path
     assert [text for text in report.unreached if "broker 2" in text and "does not answer" in text]
 
 
+# Promise: tasks/erase.md#roots-that-cannot-be-reached
 def test_the_files_of_a_removed_broker_are_named_until_they_are_deleted(log: Log, tmp_path: Path) -> None:
     """Its disk is kept, so the erasure before stays open, and the next one names the root."""
     register_broker(log, 3, str(tmp_path / "broker3"))
@@ -121,6 +125,7 @@ def test_the_files_of_a_removed_broker_are_named_until_they_are_deleted(log: Log
     assert log.admin.list_erasures() == []
 
 
+# Promise: tasks/erase.md#interrupted
 def test_an_incomplete_erasure_is_listed_until_one_of_the_topic_is_complete(log: Log, tmp_path: Path) -> None:
     """A broker that was fenced a moment ago: the records cannot be rewritten without it yet."""
     append(log)
@@ -152,6 +157,7 @@ def test_a_log_without_brokers_records_the_end_of_its_erasures(tmp_path: Path) -
         assert log.admin.list_erasures() == []
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 @pytest.mark.parametrize("root", ["log", "broker2"])
 def test_a_file_of_a_dead_writer_keeps_an_erasure_open_until_it_is_deleted(log: Log, tmp_path: Path, root: str) -> None:
     """Nobody knows for an hour that the writer is dead, and the fence may be faster."""
@@ -251,6 +257,7 @@ def test_records_that_only_a_leader_had_go_with_the_others(log: Log, tmp_path: P
     assert having(tmp_path) == set()
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 @pytest.mark.parametrize("root", ["log", "broker2"])
 def test_an_upload_that_came_late_is_gone_when_an_erasure_is_done(tmp_path: Path, root: str) -> None:
     """A writer hung in it for longer than the fence: upkeep has collected the garbage of its time before."""

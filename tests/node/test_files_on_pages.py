@@ -68,6 +68,7 @@ def test_every_file_of_a_log_is_known_in_a_listing(names: list[str]) -> None:
     assert [name for name in names if not is_of_a_log(name)] == []
 
 
+# Promise: format/metadata.md#the-metadata-log-format-version-1, storage.md#what-is-where
 @pytest.mark.parametrize("page", ["storage.md", "format/metadata.md"])
 def test_every_file_of_a_log_is_on_the_page(names: list[str], page: str) -> None:
     """Under a form of name that it has."""

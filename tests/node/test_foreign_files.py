@@ -59,6 +59,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+# Promise: storage.md#other-files-in-the-folders
 def test_a_log_works_among_other_files(folder: Path) -> None:
     """It is opened, written, read, merged, collected, checkpointed and repaired.  The other files stay."""
     expected = values(connect(folder))
@@ -102,6 +103,7 @@ def test_a_log_begins_among_other_files(tmp_path: Path) -> None:
     assert_untouched(planted)
 
 
+# Promise: storage.md#other-files-in-the-folders
 def test_verify_names_other_files_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """By their name, or that of the folder with another log, and they are no problem.  `verify` succeeds."""
     new_log(folder / "data" / "team1")
@@ -141,6 +143,7 @@ def test_verify_passes_over_directories_with_names_of_other_files(folder: Path) 
     assert maintain_round(log).problems == () and verify(log, deep=True) == []
 
 
+# Promise: storage.md#other-files-in-the-folders
 def test_brokers_work_among_other_files(tmp_path: Path) -> None:
     """Copies are made, checked and collected, and a broker returns."""
     log = replicated_log(tmp_path)
@@ -191,6 +194,7 @@ def plant_in_backups(root: Path) -> dict[Path, bytes]:
     return planted
 
 
+# Promise: storage.md#other-files-in-the-folders
 def test_backups_work_among_other_files(folder: Path, tmp_path: Path) -> None:
     """They are made, restored and removed."""
     log, root, target = connect(folder), tmp_path / "backups", tmp_path / "restored"
@@ -244,6 +248,7 @@ def test_a_coordinator_works_among_other_files(folder: Path) -> None:
     assert_untouched(planted)
 
 
+# Promise: storage.md#other-files-in-the-folders
 def test_a_bucket_has_markers_in_place_of_directories(s3: Callable[[], Bucket]) -> None:
     """Consoles and other programs make them: empty objects whose names end with a slash."""
     import boto3

@@ -296,6 +296,7 @@ async def test_commits_are_judged_by_member_and_generation(room: Room) -> None:
     assert isinstance(room.refusal(joined.member_id, joined.generation_id), RebalanceInProgress)  # type: ignore[union-attr]
 
 
+# Promise: service.md#leadership
 @test
 async def test_a_change_that_is_in_is_not_refused_when_it_is_sent_again(room: Room) -> None:
     """Its answer was lost, and others have the group by now: it is answered as the repeat that it is."""
@@ -321,6 +322,7 @@ async def test_a_change_that_is_in_is_not_refused_when_it_is_sent_again(room: Ro
     assert room.groups.refusal(SeveralCommands(commands=(append,))) is None
 
 
+# Promise: service.md#leadership
 @test
 async def test_a_deletion_that_is_in_is_not_refused_when_it_is_sent_again(room: Room) -> None:
     """Members have joined a new group of that name meanwhile: it stays."""

@@ -44,6 +44,7 @@ def needs(log: Log, broker: int) -> list[str]:
     return why_needed(log.journal.refresh(), broker).uses
 
 
+# Promise: replicas.md#change-brokers
 def test_a_disk_may_be_taken_away_when_nothing_needs_it(tmp_path: Path) -> None:
     """Before and after its broker is fenced: others lead, are enough, and have all that it has."""
     log = replicated_log(tmp_path)
@@ -72,6 +73,7 @@ def test_a_disk_is_needed_while_the_root_of_the_other_broker_is_silent(tmp_path:
     assert needed.helps == ["Run this again on a machine where every root answers"]
 
 
+# Promise: replicas.md#change-brokers
 def test_a_disk_is_needed_while_the_logs_own_root_is_silent(tmp_path: Path) -> None:
     """Broker 0 is never fenced, so only its answer tells whether its copies can be used."""
     log = replicated_log(tmp_path)
@@ -95,6 +97,7 @@ def test_a_disk_is_needed_while_the_logs_own_root_is_silent(tmp_path: Path) -> N
     )
 
 
+# Promise: replicas.md#change-brokers
 def test_a_disk_with_records_of_the_leader_alone_is_needed_until_they_are_copied(tmp_path: Path) -> None:
     """If it went with its broker fenced, they would be given up."""
     log = replicated_log(tmp_path, replica_lag_time_max_ms="1")

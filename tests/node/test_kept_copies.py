@@ -40,6 +40,7 @@ def log(tmp_path: Path, clock: SkewedClock) -> Log:
     return log
 
 
+# Promise: replicas.md#change-brokers
 def test_it_has_the_newest_objects(log: Log, tmp_path: Path, clock: SkewedClock) -> None:
     old, replicator, collector = put(log, [0]), Replicator(log), RootCollector(log.journal)
     assert replicator.round().objects == 1
@@ -64,6 +65,7 @@ def test_it_has_the_newest_objects(log: Log, tmp_path: Path, clock: SkewedClock)
     assert Replicator(log).round().objects == 0
 
 
+# Promise: copies.md#if-you-restore-a-disk-snapshot
 def test_a_copy_stays_in_a_log_that_was_set_back(log: Log, tmp_path: Path, clock: SkewedClock) -> None:
     """The snapshot of the log's disk says that the broker has it."""
     old, replicator = put(log, [0]), Replicator(log)
@@ -80,6 +82,7 @@ def test_a_copy_stays_in_a_log_that_was_set_back(log: Log, tmp_path: Path, clock
     assert RootCollector(log.journal).round(state).names == [] and (files / old).exists()
 
 
+# Promise: replicas.md#change-brokers
 def test_it_lacks_what_is_new(log: Log) -> None:
     """Then health says so."""
     put(log, [0])
@@ -108,6 +111,7 @@ def test_the_file_of_a_copy_that_stayed_is_deleted_later(log: Log, tmp_path: Pat
     assert collector.round(state).names == [f"broker 1: {name}"]
 
 
+# Promise: replicas.md#change-brokers
 def test_a_copy_stays_while_the_root_of_the_other_one_does_not_answer(
     log: Log, tmp_path: Path, clock: SkewedClock
 ) -> None:

@@ -138,6 +138,7 @@ def checkpoint_late(log: spark_log.Log) -> None:
     log.journal.run(log.journal.metadata_log.checkpoint(log.journal.view))
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize(("records", "follows"), [(0, True), (1, True), (2, False), (4, True), (8, False), (11, True)])
 def test_a_record_that_came_before_the_recovery_is_not_of_the_copy(tmp_path: Path, records: int, follows: bool) -> None:
     """Its object went with the lost log."""
@@ -189,6 +190,7 @@ def test_several_files_that_came_before_the_recovery(tmp_path: Path) -> None:
     lost.check(store, lost.written)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("follows", [True, False])
 @pytest.mark.parametrize("records", [1, 2, 8])
 def test_a_checkpoint_that_came_before_the_recovery_is_not_of_the_copy(
@@ -202,6 +204,7 @@ def test_a_checkpoint_that_came_before_the_recovery_is_not_of_the_copy(
     lost.check(store, lost.written)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("appends", [1, 2, 30])
 def test_a_client_that_goes_on_after_its_late_record(tmp_path: Path, appends: int) -> None:
     """Its next records have their own objects, and need those of the late record."""
@@ -215,6 +218,7 @@ def test_a_client_that_goes_on_after_its_late_record(tmp_path: Path, appends: in
     assert MIRRORED not in store.list(META)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_client_that_goes_on_writes_no_checkpoint_of_a_mirror(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,6 +271,7 @@ def test_a_checkpoint_that_came_after_a_late_record(tmp_path: Path, noted: str) 
     lost.check(store, lost.written)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("late", [True, False])
 def test_what_a_mirror_has_noted_is_not_taken_for_late(tmp_path: Path, *, late: bool) -> None:
     """An object that its newest version brought is missing."""
@@ -302,6 +307,7 @@ def test_a_damaged_mirror_is_not_taken_for_one_with_late_files(tmp_path: Path, n
     lost.check(store, lost.written[:-2])
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_record_that_comes_while_a_copy_becomes_the_log(tmp_path: Path) -> None:
     lost = Lost(tmp_path)
     first = lost.lose(0, LOG, append_late)
@@ -317,6 +323,7 @@ def test_a_record_that_comes_while_a_copy_becomes_the_log(tmp_path: Path) -> Non
     lost.check(store, lost.written)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize(
     ("records", "kind"),
     [(0, "record"), (0, "topic"), (1, "record"), (2, "topic"), (1, "checkpoint"), (8, "checkpoint")],

@@ -29,6 +29,7 @@ def test_a_broker_leads_again_if_others_lead_more_than_a_share_of_its_partitions
     assert imbalanced_groups(log.state, 100) == []
 
 
+# Promise: replicas.md#change-brokers
 def test_maintain_elects_preferred_leaders_unless_that_is_disabled(tmp_path: Path) -> None:
     log = replicated_log(tmp_path, auto_leader_rebalance_enable="false")
     create_topic(log, "u", (2, 0))

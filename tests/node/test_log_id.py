@@ -59,6 +59,7 @@ def give_other_id(store: LocalStore, tmp_path: Path) -> None:
         assert other.cluster_id == id_of(store)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_repair_takes_the_id_from_the_roots_of_brokers(store: LocalStore, tmp_path: Path) -> None:
     """One of them is enough.  Brokers and the mirror continue."""
     identity = id_of(store)
@@ -75,6 +76,7 @@ def test_a_repair_takes_the_id_from_the_roots_of_brokers(store: LocalStore, tmp_
         assert Mirror(log, LocalStore(str(tmp_path / "mirror"), "os")).round().behind == 0
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_an_id_that_is_not_certain_is_asked_for(store: LocalStore, tmp_path: Path) -> None:
     """No root can be read, one belongs to another log, or the id that is given is another one."""
     identity = id_of(store)
@@ -96,6 +98,7 @@ def test_an_id_that_is_not_certain_is_asked_for(store: LocalStore, tmp_path: Pat
     assert repaired(store, identity).lost_format and id_of(store) == identity
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_log_with_another_id_gets_its_own_back(store: LocalStore, tmp_path: Path) -> None:
     """Meanwhile no advice loses records: every message names the command, and brokers are not replaced."""
     identity, mirror = id_of(store), LocalStore(str(tmp_path / "mirror"), "os")
@@ -129,6 +132,7 @@ def test_a_log_with_another_id_gets_its_own_back(store: LocalStore, tmp_path: Pa
         assert all(finding.healthy for finding in broker_findings(log.journal.refresh()))
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_mirror_that_has_lost_the_file_is_made_a_mirror_again(store: LocalStore, tmp_path: Path) -> None:
     """A repair made a second log with the id of the first one: the mirror could neither follow nor be recovered."""
     mirror = LocalStore(str(tmp_path / "mirror"), "os")
@@ -145,6 +149,7 @@ def test_a_mirror_that_has_lost_the_file_is_made_a_mirror_again(store: LocalStor
         assert log.read("t").num_rows == 2 and log.read("u").num_rows == 1
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_what_is_no_whole_copy_does_not_become_a_mirror(store: LocalStore, tmp_path: Path) -> None:
     """A mirror that has lost objects, too, or one of another log, or a copy of the log's own root."""
     mirror, copy = LocalStore(str(tmp_path / "mirror"), "os"), LocalStore(str(tmp_path / "copy"), "os")
@@ -161,6 +166,7 @@ def test_what_is_no_whole_copy_does_not_become_a_mirror(store: LocalStore, tmp_p
     assert mirror.size(FORMAT_KEY) is copy.size(FORMAT_KEY) is None
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_mirror_that_has_lost_the_file_is_recovered(store: LocalStore, tmp_path: Path) -> None:
     """The roots of the lost log's brokers have its id and its URL."""
     mirror, known = LocalStore(str(tmp_path / "mirror"), "os"), id_of(store)
@@ -177,6 +183,7 @@ def test_a_mirror_that_has_lost_the_file_is_recovered(store: LocalStore, tmp_pat
         assert len(log.journal.state.restores) == 1
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_mirror_that_has_lost_the_file_and_all_brokers_is_recovered_with_an_id(
     store: LocalStore, tmp_path: Path
 ) -> None:

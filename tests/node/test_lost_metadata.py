@@ -68,6 +68,7 @@ def refused(place: Place, *texts: str) -> None:
     assert place.files == before
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 @pytest.mark.parametrize(
     ("lost", "ways"),
     [
@@ -87,6 +88,7 @@ def test_a_log_that_has_lost_metadata_is_not_taken_for_an_empty_folder(
     refused(place, "meta/format is missing, and ", *ways)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_the_folder_of_a_quorum_is_not_taken_for_an_empty_one(place: Place) -> None:
     """Its metadata is on the nodes: without `meta/format`, its objects or the copies of the metadata show that."""
     place.store.put(OBJECT, [b"x"])
@@ -97,6 +99,7 @@ def test_the_folder_of_a_quorum_is_not_taken_for_an_empty_one(place: Place) -> N
     refused(place, "the records of a quorum")
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 @pytest.mark.parametrize("mark", ["meta/broker.json", "meta/log.json"])
 def test_the_root_of_a_broker_is_not_taken_for_an_empty_folder(place: Place, mark: str) -> None:
     """The folder in it has the records."""
@@ -108,6 +111,7 @@ def test_the_root_of_a_broker_is_not_taken_for_an_empty_folder(place: Place, mar
     refused(inner, OBJECT)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_unrelated_files_do_not_matter(place: Place) -> None:
     """Whatever a user or a desktop has put in the folder, a log begins there."""
     names = ("README.md", ".DS_Store", f"{DATA}orders.csv", f"{DATA}0001/part-0.parquet", f"{META}notes.txt")
@@ -120,6 +124,7 @@ def test_unrelated_files_do_not_matter(place: Place) -> None:
         assert log.cluster_id and place.store.size(names[0]) == 1
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_no_mirror_and_no_broker_begin_where_a_log_was(place: Place, tmp_path: Path) -> None:
     """Each has upkeep that deletes what it does not know."""
     place.store.put(snapshot_key(3, 7, "u"), [b"x"])

@@ -39,6 +39,7 @@ def short_fence(log: Log) -> None:
     log.journal.propose(lambda s, now: decide_set_configs(s, None, {"gc.fence.age.ms": "1"}))
 
 
+# Promise: retention.md#when-the-space-is-free, storage.md#how-long-a-write-or-a-read-may-take
 def test_what_was_replaced_goes_when_the_fence_has_passed(tmp_path: Path) -> None:
     """Merged objects, old records and all checkpoints but two are deleted, and the log is as before."""
     log = new_log(tmp_path)
@@ -53,6 +54,7 @@ def test_what_was_replaced_goes_when_the_fence_has_passed(tmp_path: Path) -> Non
     assert verify(log, deep=True) == []
 
 
+# Promise: topic-configs.md#the-log
 def test_a_shorter_time_for_writes_and_reads_holds_for_those_under_way(tmp_path: Path) -> None:
     """Their operations fail or succeed completely: the write is refused whole, the read finds the records where they
     are now.
@@ -70,6 +72,7 @@ def test_a_shorter_time_for_writes_and_reads_holds_for_those_under_way(tmp_path:
     assert log.read("t").equals(before)
 
 
+# Promise: storage.md#how-long-a-write-or-a-read-may-take
 def test_an_append_that_took_too_long_is_refused_for_certain(tmp_path: Path) -> None:
     """It was never applied, and the error says so: a retry adds its records once."""
     log = new_log(tmp_path)
@@ -89,6 +92,7 @@ def test_an_append_that_took_too_long_is_refused_for_certain(tmp_path: Path) -> 
     assert log.read("t")["value"].to_pylist().count(b"late") == 1
 
 
+# Promise: cli.md#pylog-gc
 def test_uploads_that_nobody_committed_are_collected(tmp_path: Path) -> None:
     """An object that no record names goes with the fence, not before."""
     log = new_log(tmp_path)
@@ -102,6 +106,7 @@ def test_uploads_that_nobody_committed_are_collected(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("data/*/*.seg"))) == 1
 
 
+# Promise: storage-failures.md#what-a-killed-writer-leaves
 @pytest.mark.parametrize("run", [lambda log: maintain_once(log).unfinished, collect_garbage], ids=["maintain", "gc"])
 def test_what_killed_writers_had_begun_is_swept(tmp_path: Path, run: Callable[[Log], object]) -> None:
     """Files that nobody wrote to for as long as an upload may take, and an hour at least; and nobody else's."""
@@ -121,6 +126,7 @@ def test_what_killed_writers_had_begun_is_swept(tmp_path: Path, run: Callable[[L
     assert log.read("t").equals(before)
 
 
+# Promise: storage-failures.md#when-the-disk-is-full
 def test_upkeep_frees_a_full_disk(tmp_path: Path) -> None:
     """Data dropped by retention is deleted although no space is left to merge the rest."""
     log = new_log(tmp_path, retention_bytes="40000")
@@ -156,6 +162,7 @@ def full_log(folder: Path, **configs: str) -> Log:
     return log
 
 
+# Promise: storage-failures.md#when-the-disk-is-full
 @pytest.mark.parametrize("how", ["retention", "trim", "delete", "config"])
 def test_a_disk_without_a_byte_left_is_emptied(mount: Callable[[str], Path], how: str) -> None:
     """Records that make room have the reserve's room, which the data of others never has; afterwards the reserve is
@@ -192,6 +199,7 @@ def test_a_disk_without_a_byte_left_is_emptied(mount: Callable[[str], Path], how
         assert log.append("t", [{"value": b"fits again"}])
 
 
+# Promise: storage-failures.md#when-the-disk-is-full
 def test_a_coordinator_releases_a_log_whose_disk_is_full(mount: Callable[[str], Path]) -> None:
     """So that upkeep can empty the disk without it."""
     disk = mount("size=4m")
@@ -202,6 +210,7 @@ def test_a_coordinator_releases_a_log_whose_disk_is_full(mount: Callable[[str], 
     assert not connect(str(disk / "log")).journal.state.coordinator.address
 
 
+# Promise: storage-failures.md#when-the-disk-is-full
 def test_a_disk_that_stays_full_is_reported_with_what_to_do(tmp_path: Path) -> None:
     """Nothing is due to be deleted: the command says so, and every duty that needs no room is done."""
     control = tmp_path / "control"
@@ -218,6 +227,7 @@ def test_a_disk_that_stays_full_is_reported_with_what_to_do(tmp_path: Path) -> N
     assert not report.no_space and report.problems == ()
 
 
+# Promise: storage-failures.md#when-the-disk-is-full
 def test_what_was_removed_is_deleted_by_the_third_round_at_the_latest(tmp_path: Path) -> None:
     """Each a `gc.fence.age.ms` after the one before; the rounds say how many objects wait."""
     log = new_log(tmp_path)
@@ -232,6 +242,7 @@ def test_what_was_removed_is_deleted_by_the_third_round_at_the_latest(tmp_path: 
     assert reports[2].waiting == 0 and sum(report.collected for report in reports) == 5
 
 
+# Promise: cli.md#pylog-maintain
 def test_what_a_round_would_do_is_said_without_doing_it(tmp_path: Path) -> None:
     """Nothing is written, not even a file that is deleted again; and the round does as much."""
     log = new_log(tmp_path, retention_bytes="6000")
@@ -264,6 +275,7 @@ def test_what_would_be_collected_is_said_without_doing_it(tmp_path: Path) -> Non
     assert collect_garbage(log) == found
 
 
+# Promise: spark-read.md#options-of-a-read, storage.md#what-is-where
 def test_pins_of_old_queries_go(tmp_path: Path) -> None:
     """Pins at or below the fence are deleted; newer ones, and files that are no pins, stay."""
     log = new_log(tmp_path)
@@ -278,6 +290,7 @@ def test_pins_of_old_queries_go(tmp_path: Path) -> None:
     assert sorted(file.name for file in pins.iterdir()) == ["new", "other"]
 
 
+# Promise: cli.md#pylog-checkpoint
 def test_a_checkpoint_alone(tmp_path: Path) -> None:
     """It is of the newest version, and one is enough."""
     log = new_log(tmp_path)
@@ -310,6 +323,7 @@ class Refusing(Wrapper):
         return self.inner.list(prefix)
 
 
+# Promise: service.md#as-a-service
 def test_rounds_go_on_after_one_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A storage that refuses for a while does not end upkeep; one that refuses at its start does."""
     store = Refusing(LocalStore(str(tmp_path), "os"))

@@ -174,6 +174,7 @@ def three_partitions(folder: Path, count: int) -> Log:
     return log
 
 
+# Promise: cli.md#pylog-maintain
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_missing_object_stops_nothing_else(tmp_path: Path, count: int) -> None:
     """Whether its slices would share an object with others or not: each process names it."""
@@ -306,6 +307,7 @@ def store(tmp_path: Path) -> Breaking:
     return Breaking(LocalStore(str(tmp_path), "os"))
 
 
+# Promise: cli.md#pylog-maintain
 @pytest.mark.parametrize("error", [KeyError("a bug"), OSError(5, "no such disk"), MemoryError()])
 def test_a_bug_ends_neither_a_round_nor_the_rounds(
     store: Breaking, caplog: pytest.LogCaptureFixture, error: Exception
@@ -370,6 +372,7 @@ def test_the_storage_fails_for_all_duties(store: Breaking, caplog: pytest.LogCap
 # ------------------------------------------------------------------------------------------------------------ the command
 
 
+# Promise: cli.md#pylog-maintain, storage-failures.md#when-an-object-is-lost-or-damaged
 def test_the_command_says_what_failed(tmp_path: Path) -> None:
     """The report has the problem, and the exit status is 1.  The next run lists the object, and has no problem."""
     log = three_topics(tmp_path, **FOR_EVER)
@@ -418,6 +421,7 @@ def test_the_command_goes_on_for_ever(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- without a coordinator
 
 
+# Promise: cli.md#pylog-maintain
 @pytest.mark.parametrize("duties", [maintain_once, maintain_round], ids=["once", "round"])
 def test_a_coordinator_that_is_gone_is_waited_for_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, duties: Callable[[Log], object]

@@ -87,6 +87,7 @@ def simulated(groups: int) -> Callable[[Callable[[Crowd], Coroutine[Any, Any, No
     return decorated
 
 
+# Promise: service.md#groups
 @simulated(MANY)
 async def test_a_take_over_restores_some_groups_per_round_of_the_event_loop(crowd: Crowd) -> None:
     """Requests are handled in between, also for a group that is not restored yet; in the end all groups are."""
@@ -101,6 +102,7 @@ async def test_a_take_over_restores_some_groups_per_round_of_the_event_loop(crow
     assert crowd.groups.metrics_text().count("pylog_group_members{") == MANY
 
 
+# Promise: service.md#groups
 @simulated(MANY)
 async def test_members_that_do_not_come_back_after_a_take_over_are_removed(crowd: Crowd) -> None:
     """When their session ends, all of them; a member that sends heartbeats stays."""
@@ -134,6 +136,7 @@ async def test_a_heartbeat_waits_for_a_third_of_the_session_at_most(crowd: Crowd
     assert waited == [4_000, SESSION_MS // 3]
 
 
+# Promise: service.md#groups
 @simulated(0)
 async def test_many_members_join_sync_and_hear_of_the_next_one(crowd: Crowd) -> None:
     """No member is lost on the way, and all are in one generation."""

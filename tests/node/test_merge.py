@@ -232,6 +232,7 @@ def merge_of(log: Log, count: int) -> Tally:
     return Tally(count, 1, row.size, planned=count)
 
 
+# Promise: cli.md#pylog-maintain
 def test_two_maintainers_merge_once(tmp_path: Path) -> None:
     """The one that comes second gives up; its segment is garbage."""
     log, other = new_log(tmp_path), connect(str(tmp_path))
@@ -290,6 +291,7 @@ def delete(log: Log) -> None:
     log.journal.propose(lambda s, now: decide_delete_topic(s, "t"))
 
 
+# Promise: storage.md#how-long-a-write-or-a-read-may-take
 def test_readers_that_planned_before_still_read(tmp_path: Path) -> None:
     """The objects that were merged stay until the fence has passed; after that a reader plans again by offset."""
     log = new_log(tmp_path)

@@ -150,6 +150,7 @@ def append_keyed(log: Log, commits: int, *, partitions: int = 1) -> None:
         log.append("c", [{**row, "partition": p} for p in range(partitions)])
 
 
+# Promise: performance.md#large-topics
 def test_a_round_with_workers_does_what_one_without_does(tmp_path: Path) -> None:
     """The same report and records; the next rounds give the workers only what has changed, and nothing at the end."""
     logs = [new_log(tmp_path / name, partitions=2) for name in ("workers", "alone")]

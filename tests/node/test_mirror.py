@@ -54,6 +54,7 @@ def records(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "meta" / "log").iterdir()}
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_mirror_follows_the_log(log: spark_log.Log, root: str, tmp_path: Path) -> None:
     """Records byte for byte, with the objects that they name."""
     mirror = Mirror(log, LocalStore(root))
@@ -82,6 +83,7 @@ def test_a_mirror_of_a_log_that_is_new(tmp_path: Path) -> None:
     assert values(spark_log.connect(store.url)) == values(log)
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_mirror_is_read_only(log: spark_log.Log, root: str) -> None:
     """Until it is recovered."""
     Mirror(log, LocalStore(root)).round()
@@ -100,6 +102,7 @@ def test_a_mirror_without_a_copy_cannot_be_opened(log: spark_log.Log, root: str)
         spark_log.connect(root)
 
 
+# Promise: copies.md#keep-a-mirror
 def test_merges_retention_and_garbage_collection_reach_the_mirror(
     log: spark_log.Log, root: str, tmp_path: Path
 ) -> None:
@@ -124,6 +127,7 @@ def test_merges_retention_and_garbage_collection_reach_the_mirror(
     assert len(list((tmp_path / "mirror" / "meta" / "ckpt").iterdir())) == 2
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_mirror_that_was_away_begins_with_the_newest_state(log: spark_log.Log, root: str) -> None:
     """The log has deleted the records that it lacks, and objects that these name."""
     Mirror(log, LocalStore(root)).round()
@@ -215,6 +219,7 @@ def check_beside_late_records(log: spark_log.Log, mirror: spark_log.Log, place: 
         assert not [problem for problem in verify(copy, deep=True) if problem.what.startswith("data/")]
 
 
+# Promise: copies.md#keep-a-mirror
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("away", [False, True])
 def test_a_copy_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, *, away: bool, after: bool) -> None:
@@ -250,6 +255,7 @@ def test_a_copy_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, *, awa
     assert deaths > 4
 
 
+# Promise: copies.md#keep-a-mirror
 @pytest.mark.parametrize("options", [{}, {"force": True}])
 def test_a_recovered_mirror_is_a_log_of_its_own(
     log: spark_log.Log, root: str, tmp_path: Path, options: dict[str, bool]
@@ -293,6 +299,7 @@ def test_a_copy_that_was_under_way_during_a_recovery_stops_at_the_first_record(l
         mirror._put_record(key, log.journal.metadata.get(key))
 
 
+# Promise: cli.md#pylog-recover
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("library", ["", "another"])
 def test_a_recovery_that_is_killed_at_any_write_is_run_again(tmp_path: Path, library: str, *, after: bool) -> None:
@@ -319,6 +326,7 @@ def test_a_recovery_that_is_killed_at_any_write_is_run_again(tmp_path: Path, lib
     assert deaths == 7
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_mirror_that_lacks_objects_is_not_recovered(log: spark_log.Log, root: str) -> None:
     """It says which."""
     Mirror(log, LocalStore(root)).round()
@@ -328,6 +336,7 @@ def test_a_mirror_that_lacks_objects_is_not_recovered(log: spark_log.Log, root: 
         recover(LocalStore(root), force=True)
 
 
+# Promise: cli.md#pylog-mirror-set, copies.md#keep-a-mirror
 def test_roots_that_are_refused(log: spark_log.Log, root: str, tmp_path: Path) -> None:
     """A log, another log, a folder with a log's parts, an empty folder such as that of an unmounted disk."""
     append_small(new_log(tmp_path / "other"), 1)
@@ -359,6 +368,7 @@ def test_a_log_that_went_back_is_not_mirrored(log: spark_log.Log, root: str, tmp
     assert len(values(spark_log.connect(root))) == 15
 
 
+# Promise: copies.md#keep-a-mirror
 def test_the_mirror_of_a_log_with_a_coordinator(tmp_path: Path) -> None:
     """Clients of the mirror do not ask the coordinator that its records name, and the recovered log has none."""
     services, store = Services(), LocalStore(str(tmp_path / "mirror"))
@@ -386,6 +396,7 @@ def test_the_mirror_of_a_log_with_a_coordinator(tmp_path: Path) -> None:
     assert len(values(recovered)) == 15
 
 
+# Promise: copies.md#keep-a-mirror
 def test_no_coordinator_serves_a_mirror(log: spark_log.Log, root: str) -> None:
     """A query that fails over to it would take it for a log that was set back, because the mirror may be behind."""
     Mirror(log, LocalStore(root)).round()
@@ -393,6 +404,7 @@ def test_no_coordinator_serves_a_mirror(log: spark_log.Log, root: str) -> None:
         asyncio.run(start(ServeConfig(url=root)))
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_mirror_in_a_bucket(s3: Callable[[], Bucket]) -> None:
     """From a bucket to a bucket, with the credentials of each."""
     first, second = s3(), s3()
@@ -495,6 +507,7 @@ def test_an_object_that_the_log_has_lost_is_named(log: spark_log.Log, root: str,
     assert len(values(spark_log.connect(root))) == 9
 
 
+# Promise: copies.md#keep-a-mirror
 def test_another_log_in_the_place_of_the_lost_one_does_not_prevent_its_recovery(
     log: spark_log.Log, root: str, tmp_path: Path
 ) -> None:
@@ -506,6 +519,7 @@ def test_another_log_in_the_place_of_the_lost_one_does_not_prevent_its_recovery(
     assert len(values(spark_log.connect(root))) == 9
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_log_that_was_moved_is_named_anew(log: spark_log.Log, root: str, tmp_path: Path) -> None:
     """A mirror has one log: another one with the same id, such as a recovered mirror, does not copy to it."""
     Mirror(log, LocalStore(root)).round()
@@ -519,6 +533,7 @@ def test_a_log_that_was_moved_is_named_anew(log: spark_log.Log, root: str, tmp_p
         recover(LocalStore(root))
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_lost_log_that_cannot_be_looked_for_is_recovered_by_force(
     log: spark_log.Log, root: str, tmp_path: Path
 ) -> None:
@@ -549,6 +564,7 @@ def test_a_recovery_that_was_killed_names_and_lists_erasures_when_it_is_run_agai
     assert not any(one.incomplete for one in recovered.admin.list_erasures())
 
 
+# Promise: tasks/erase.md#copies-elsewhere
 def test_a_recovery_names_and_lists_erasures_that_the_mirror_lacks(log: spark_log.Log, root: str) -> None:
     """If the log can still be read; they are listed until they are repeated."""
     log.append("t", [{"key": b"customer-17", "value": b"secret"}])
@@ -565,6 +581,7 @@ def test_a_recovery_names_and_lists_erasures_that_the_mirror_lacks(log: spark_lo
     assert not any(one.incomplete for one in recovered.admin.list_erasures())
 
 
+# Promise: tasks/erase.md#copies-elsewhere
 def test_an_erasure_that_found_nothing_is_not_to_be_repeated_in_a_recovered_mirror(
     log: spark_log.Log, root: str
 ) -> None:

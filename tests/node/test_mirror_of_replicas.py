@@ -101,6 +101,7 @@ def test_a_mirror_continues_after_an_object_whose_copies_are_all_damaged(
     assert [file.name in problem.what for problem in verify(copy, deep=True)] == [True]
 
 
+# Promise: replicas.md#what-an-acknowledged-record-survives
 def test_what_was_acknowledged_before_the_last_copy_is_recovered(log: Log, mirror: Mirror, tmp_path: Path) -> None:
     """The own root is lost, and with it the metadata.  The recovered log is written to and maintained."""
     fence_broker(log.journal, 1, "test")

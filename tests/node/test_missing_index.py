@@ -87,6 +87,7 @@ def test_a_read_names_a_damaged_index_and_what_to_do(tmp_path: Path) -> None:
     assert log.read("t").num_rows == 819 - end
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_the_root_with_the_indexes_is_not_mounted(log: Log, tmp_path: Path) -> None:
     """As on a machine that has the metadata from a coordinator."""
     (tmp_path / "meta" / "format").rename(tmp_path / "format")
@@ -121,6 +122,7 @@ def test_a_deleted_topic_with_a_missing_index_goes_with_its_objects(log: Log) ->
     assert log.journal.objects.list("data/") == []
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 def test_a_partition_that_is_trimmed_past_a_lost_index_is_sound(tmp_path: Path, damage: str) -> None:
     """Its records are gone, its objects are collected, and upkeep and verify find nothing more."""
@@ -137,6 +139,7 @@ def test_a_partition_that_is_trimmed_past_a_lost_index_is_sound(tmp_path: Path, 
     assert log.read("t").num_rows == 3
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_objects_stay_while_another_index_is_lost(tmp_path: Path) -> None:
     """It is not known which of them it names; with the last lost index they go."""
     log = new_log(tmp_path, partitions=2)

@@ -66,6 +66,7 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
+# Promise: copies.md#move-a-log
 def test_a_moved_log_has_everything_and_both_urls_lead_to_it(log: Log, tmp_path: Path) -> None:
     """With the same id; nothing in the former place is needed."""
     new = open_store(str(tmp_path / "new"))
@@ -81,6 +82,7 @@ def test_a_moved_log_has_everything_and_both_urls_lead_to_it(log: Log, tmp_path:
         assert again.journal.state.coordinator.address == ""
 
 
+# Promise: copies.md#move-a-log
 def test_a_client_of_the_former_place_is_told(log: Log, tmp_path: Path) -> None:
     """Each call, so that it neither writes there nor reads old records."""
     consumer = log.consumer("t", group_id="g", auto_offset_reset="earliest")
@@ -95,6 +97,7 @@ def test_a_client_of_the_former_place_is_told(log: Log, tmp_path: Path) -> None:
         consumer.poll(timeout_ms=5000)
 
 
+# Promise: copies.md#move-a-log
 def test_an_upload_that_began_before_is_void(log: Log, tmp_path: Path) -> None:
     """Its objects are in the former place only."""
     state = log.journal.refresh()
@@ -114,6 +117,7 @@ def test_an_upload_that_began_before_is_void(log: Log, tmp_path: Path) -> None:
         assert len(values(again)) == 5
 
 
+# Promise: copies.md#move-a-log
 def test_nobody_writes_to_the_former_place(log: Log, tmp_path: Path) -> None:
     """Neither a coordinator, nor a process that has the old state and wins the race for the next version."""
     standby = Journal.open(open_store(str(tmp_path / "old")), create=False)
@@ -157,6 +161,7 @@ def test_a_log_that_cannot_be_moved(log: Log, tmp_path: Path) -> None:
     log.append("t", [{"value": "6"}])
 
 
+# Promise: copies.md#move-a-log
 def test_a_move_that_cannot_be_ended_is_cancelled(log: Log, tmp_path: Path) -> None:
     """The log is where it was; it is refused for a log that has arrived."""
     new, here = LocalStore(str(tmp_path / "new")), opened(tmp_path / "old")
@@ -175,6 +180,7 @@ def test_a_move_that_cannot_be_ended_is_cancelled(log: Log, tmp_path: Path) -> N
         cancel_move(opened(tmp_path / "old"))
 
 
+# Promise: copies.md#move-a-log
 def test_a_move_that_has_ended_is_not_cancelled_if_the_new_place_cannot_be_seen(log: Log, tmp_path: Path) -> None:
     """Its disk may not be mounted, or the options may be wrong: two logs would have one id."""
     new, away = tmp_path / "new", tmp_path / "away"
@@ -193,6 +199,7 @@ def test_a_move_that_has_ended_is_not_cancelled_if_the_new_place_cannot_be_seen(
         again.append("t", [{"value": "5"}])
 
 
+# Promise: copies.md#move-a-log
 def test_a_move_that_is_cancelled_while_it_runs_does_not_end(log: Log, tmp_path: Path) -> None:
     """Whichever of the two is first."""
     new = Meanwhile(LocalStore(str(tmp_path / "new")), b'"arrived"', lambda: cancel_move(opened(tmp_path / "old")))
@@ -225,6 +232,7 @@ class Meanwhile(Wrapper):
         return super().put_new(key, data)
 
 
+# Promise: copies.md#move-a-log
 def test_the_former_url_does_not_lead_to_another_log(log: Log, tmp_path: Path) -> None:
     """Nor is one created there, if the disk of the new place is not mounted."""
     move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
@@ -258,6 +266,7 @@ def test_a_mirror_that_has_the_record_of_a_move_is_recovered(log: Log, tmp_path:
         assert len(values(again)) == 6
 
 
+# Promise: copies.md#move-a-log
 def test_a_mirror_of_the_former_place_stops(log: Log, tmp_path: Path) -> None:
     """It says how to continue, and then continues."""
     store, former = LocalStore(str(tmp_path / "mirror")), spark_log.connect(tmp_path / "old")
@@ -272,6 +281,7 @@ def test_a_mirror_of_the_former_place_stops(log: Log, tmp_path: Path) -> None:
     assert Mirror(new, store).round().version > moved.version > version
 
 
+# Promise: copies.md#move-a-log
 def test_a_log_that_is_closed_for_a_move_says_so(log: Log, tmp_path: Path) -> None:
     """To writers, other moves and coordinators; it can be read, and a process that has it open may continue."""
     with pytest.raises(Died):
@@ -337,6 +347,7 @@ class FillsUp(Wrapper):
         return self.inner.put_new(key, data)
 
 
+# Promise: copies.md#move-a-log
 def test_a_log_does_not_move_to_a_full_disk(log: Log, tmp_path: Path) -> None:
     """Also if it fills up after the log was closed: then the log is opened again where it is."""
     here = opened(tmp_path / "old")
@@ -353,6 +364,7 @@ def test_a_log_does_not_move_to_a_full_disk(log: Log, tmp_path: Path) -> None:
     assert moved.url.endswith("/new") and values(opened(tmp_path / "new")) == [*map(str, range(7))]
 
 
+# Promise: copies.md#move-a-log
 def test_a_log_moves_to_a_bucket_and_back(
     log: Log, tmp_path: Path, s3: Callable[[], Bucket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,6 +435,7 @@ class Closing(Wrapper):
         return super().put_new(key, data)
 
 
+# Promise: copies.md#move-a-log
 def test_a_driver_opens_the_log_in_its_new_place(log: Log, tmp_path: Path) -> None:
     """It keeps the journals of its logs."""
     location = Location(url=str(tmp_path / "old"), storage={}, durability="os")
@@ -435,6 +448,7 @@ def test_a_driver_opens_the_log_in_its_new_place(log: Log, tmp_path: Path) -> No
         assert planned_log(location, after).roots.urls[0][1].endswith("/new")
 
 
+# Promise: copies.md#move-a-log
 def test_a_streaming_query_follows_between_two_batches(log: Log, tmp_path: Path) -> None:
     """Each record is read once."""
     stream = Stream(str(tmp_path / "old"))
@@ -445,6 +459,7 @@ def test_a_streaming_query_follows_between_two_batches(log: Log, tmp_path: Path)
     assert stream.batch() == [("t-0", 5)]
 
 
+# Promise: copies.md#move-a-log
 @pytest.mark.parametrize("after", [False, True])
 def test_a_move_that_dies_at_any_write_is_run_again(tmp_path: Path, *, after: bool) -> None:
     """Until then, nothing is lost and no record is written twice: the log is here, there, or closed."""

@@ -67,6 +67,7 @@ def mover(log: Log) -> Mover:
     return Mover(log, CountingPace(SystemClock()))
 
 
+# Promise: replicas.md#move-partitions
 def test_maintain_moves_only_the_slices_of_the_partition(log: Log) -> None:
     """Also those that are too large to merge; the other partition of their objects stays where it is."""
     create(log, (0, 1), (0, 1))
@@ -101,6 +102,7 @@ def test_the_replication_factor_is_raised_and_lowered(log: Log) -> None:
     append(log, 3)
 
 
+# Promise: replicas.md#move-partitions
 def test_a_move_waits_for_a_replica_that_is_fenced(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     """Reads work meanwhile, and a cancellation moves back what was written since."""
     create(log, (0, 1))
@@ -118,6 +120,7 @@ def test_a_move_waits_for_a_replica_that_is_fenced(log: Log, caplog: pytest.LogC
     log.journal.propose(ReturnBroker(broker=2, epoch=epoch))
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_an_object_that_cannot_be_read_is_left_where_it_is(
     log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,6 +146,7 @@ def test_an_object_that_cannot_be_read_is_left_where_it_is(
     assert not verify(log, deep=True)
 
 
+# Promise: replicas.md#move-partitions
 def test_a_mover_that_runs_for_long_moves_what_the_newest_state_has(log: Log) -> None:
     """Within the limit of copying, which counts each copy.  A second mover finds nothing left."""
     create(log, (0, 1), (1, 2), (0, 2))

@@ -65,6 +65,7 @@ def rows(log: spark_log.Log) -> list[tuple[int, int, bytes]]:
     return sorted(zip(*(table.column(name).to_pylist() for name in ("partition", "offset", "value")), strict=True))
 
 
+# Promise: cli.md#pylog-verify
 @pytest.mark.parametrize("damage", [Path.unlink, cut, flip])
 @pytest.mark.parametrize("which", ["segments", "indexes"])
 def test_every_object_is_repaired(
@@ -105,6 +106,7 @@ def test_a_damaged_copy_of_a_segment_behind_a_lost_index_is_not_taken(log: spark
     assert [problem.what for problem in done.problems] == [within]
 
 
+# Promise: cli.md#pylog-verify
 def test_a_mirror_is_repaired_from_its_log(log: spark_log.Log, tmp_path: Path) -> None:
     """Although nobody but the copy changes a mirror."""
     victim = sorted(log.journal.state.objects)[0]
@@ -122,6 +124,7 @@ def test_without_deep_damaged_bytes_are_not_looked_for(log: spark_log.Log, tmp_p
     assert repair_objects(log, opened(tmp_path / "mirror")).repaired == (second,)
 
 
+# Promise: cli.md#pylog-verify
 def test_a_copy_that_is_damaged_too_is_not_taken(log: spark_log.Log, tmp_path: Path) -> None:
     """The object stays as it is, and the problem says why."""
     damaged, lost = sorted({*log.journal.state.objects} - indexes(log))[:2]

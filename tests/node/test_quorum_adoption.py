@@ -60,6 +60,7 @@ __all__ = ["store"]
 """A fixture."""
 
 
+# Promise: cli.md#pylog-quorum-adopt, quorum.md#move-a-log-into-a-quorum
 def test_a_quorum_continues_a_log(store: ObjectStore, tmp_path: Path) -> None:
     """Adopted on one node: the others fetch the state.  Processes of the former place neither write nor read there."""
     old, standby = spark_log.connect(tmp_path / "log"), Journal.open(store, create=False)
@@ -92,6 +93,7 @@ def test_a_quorum_continues_a_log(store: ObjectStore, tmp_path: Path) -> None:
         adopt(store, Nodes(tmp_path, cluster_id(store), name="b"))
 
 
+# Promise: quorum.md#replace-a-disk-or-a-machine
 def test_a_dead_disk_is_replaced(store: ObjectStore, tmp_path: Path) -> None:
     """The drill of docs/quorum.md, while clients write: the new disk counts afterwards, so another node may be lost."""
     nodes = Nodes(tmp_path, cluster_id(store))
@@ -118,6 +120,7 @@ def test_a_dead_disk_is_replaced(store: ObjectStore, tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#move-a-log-into-a-quorum
 def test_an_adoption_that_is_killed_is_run_again(store: ObjectStore, tmp_path: Path) -> None:
     """At each write of the command, and then of the leader that ends it."""
     nodes, local = Nodes(tmp_path, cluster_id(store), count=1), LocalStore(str(tmp_path / "log"))
@@ -168,6 +171,7 @@ def test_an_adoption_that_is_cancelled_while_it_runs_says_so(store: ObjectStore,
     append_and_read(str(tmp_path / "log"), "3")
 
 
+# Promise: quorum.md#move-a-log-into-a-quorum
 def test_one_of_two_adoptions_and_a_cancellation_happens(store: ObjectStore, tmp_path: Path) -> None:
     """Another directory cannot adopt the log as well, and a quorum whose adoption was cancelled does not lead."""
     first, second = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
@@ -255,6 +259,7 @@ class Sleeps(Wrapper):
         super().put(key, chunks)
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 @pytest.mark.parametrize("restores", [1, 2])
 @pytest.mark.parametrize("write", ["end_adoption", "name_again", "written again"])
 def test_a_leader_that_sleeps_while_its_quorum_is_replaced_takes_nothing_back(

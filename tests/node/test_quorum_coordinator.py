@@ -75,6 +75,7 @@ def create(name: str, topic_id: str = "") -> CreateTopic:
     return CreateTopic(name=name, partitions=1, topic_id=topic_id or f"id-of-{name}")
 
 
+# Promise: service.md#keep-the-metadata-in-a-quorum
 def test_a_log_survives_a_restart(tmp_path: Path) -> None:
     """With each command in a batch, and with one batch for both; the versions continue."""
 
@@ -93,6 +94,7 @@ def test_a_log_survives_a_restart(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#watch-it
 def test_metrics_have_the_quorum(tmp_path: Path) -> None:
     """Beside those of the coordinator."""
 
@@ -104,6 +106,7 @@ def test_metrics_have_the_quorum(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# Promise: service.md#keep-the-metadata-in-a-quorum
 def test_a_log_survives_in_snapshots(tmp_path: Path) -> None:
     """Its state, and the line by which clients recognise its last version."""
 
@@ -140,6 +143,8 @@ def test_clients_see_what_commands_changed(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#commands-for-the-log, quorum.md#restore-a-quorum, quorum.md#watch-it,
+# Promise: service.md#keep-the-metadata-in-a-quorum
 def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
     """Records, a transaction, a group and upkeep: nothing of the metadata is on the storage but the file that names the
     quorum, and claims."""
@@ -217,6 +222,7 @@ def _values(url: str) -> int:
         return len(log.read("orders", columns=["value"]))
 
 
+# Promise: console.md#the-console
 def test_pages_of_a_follower_show_what_it_has(tmp_path: Path) -> None:
     """All answers of the console but those for a record or a group, without waiting for a leader; also alone."""
     names = ("me", "cluster", "health", "upkeep", "brokers", "topics", "groups", "queries", "transactions")
@@ -251,6 +257,7 @@ def test_pages_of_a_follower_show_what_it_has(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#watch-it
 def test_a_node_that_has_known_no_leader_for_long_says_so(tmp_path: Path) -> None:
     """To clients and tools, with the nodes that it does not reach: two of three do not run."""
 
@@ -318,6 +325,7 @@ def test_a_node_that_stops_rejects_commands(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# Promise: service.md#keep-the-metadata-in-a-quorum
 def test_the_records_belong_to_one_log(tmp_path: Path) -> None:
     """Another quorum, an embedded client and a coordinator without a quorum are refused, and told what to do."""
 
@@ -427,12 +435,14 @@ def test_a_leader_with_a_wrong_clock_expires_nothing(tmp_path: Path) -> None:
         run(log.check_clock(State()), Stores.of(open_store(str(tmp_path), None)), clock)
 
 
+# Promise: service.md#keep-the-metadata-in-a-quorum
 def test_a_log_with_its_metadata_is_not_taken_over(tmp_path: Path) -> None:
     spark_log.connect(tmp_path / "records").close()
     with pytest.raises(InvalidRequest, match="`pylog quorum adopt` moves that into a quorum"):
         asyncio.run(start_quorum(one_node(tmp_path)))
 
 
+# Promise: service.md#keep-the-metadata-in-a-quorum
 @pytest.mark.parametrize(
     ("section", "says"),
     [

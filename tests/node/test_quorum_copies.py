@@ -31,6 +31,7 @@ __all__ = ["store"]
 """A fixture."""
 
 
+# Promise: quorum.md#restore-a-quorum
 def test_upkeep_deletes_nothing_that_a_copy_names(store: ObjectStore, tmp_path: Path) -> None:
     """However short `gc.fence.age.ms` is: a log that has lost all nodes is restored with all records of the newest copy
     that can be read, which may be the older one.
@@ -74,6 +75,7 @@ def test_upkeep_deletes_nothing_that_a_copy_names(store: ObjectStore, tmp_path: 
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#restore-a-quorum
 def test_copies_that_are_damaged_are_not_used(store: ObjectStore, tmp_path: Path) -> None:
     """An older one is; two are kept."""
     state = spark_log.connect(tmp_path / "log").journal.state
@@ -89,6 +91,7 @@ def test_copies_that_are_damaged_are_not_used(store: ObjectStore, tmp_path: Path
         newest_snapshot(store)
 
 
+# Promise: quorum.md#restore-a-quorum
 def test_copies_are_made_now_and_then(store: ObjectStore, tmp_path: Path) -> None:
     """At an interval, if something has changed, and only as long as the folder belongs to the quorum."""
     clock, state = ManualClock(), spark_log.connect(tmp_path / "log").journal.state
@@ -119,6 +122,7 @@ def test_copies_are_made_now_and_then(store: ObjectStore, tmp_path: Path) -> Non
     assert copied() == ["6", "6"]
 
 
+# Promise: quorum.md#watch-it
 def test_a_copy_that_is_late_is_a_problem_with_a_reason(store: ObjectStore, tmp_path: Path) -> None:
     """A leader that was a follower for long has a while to write its first one."""
     clock, state, refuses = ManualClock(), spark_log.connect(tmp_path / "log").journal.state, [True]

@@ -57,6 +57,7 @@ def log_health(node: RunningNode) -> dict[str, bool]:
     return {check: healthy for check, healthy, _ in quorum_findings({"a": status})}
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_a_leader_writes_a_lost_file_again(tmp_path: Path) -> None:
     """While it leads, and when it begins to.  Meanwhile no other log begins there."""
     records, config = LocalStore(str(tmp_path / "records"), "os"), one_node(tmp_path)
@@ -81,6 +82,7 @@ def test_a_leader_writes_a_lost_file_again(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_a_quorum_that_has_taken_a_log_over_writes_a_lost_file_again(store: ObjectStore, tmp_path: Path) -> None:
     """With its own id; the files of the closed log are still there."""
     adopt(store, nodes := Nodes(tmp_path, cluster_id(store), 1))
@@ -101,6 +103,7 @@ def test_a_quorum_that_has_taken_a_log_over_writes_a_lost_file_again(store: Obje
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_a_quorum_that_was_replaced_does_not_write_a_lost_file(store: ObjectStore, tmp_path: Path) -> None:
     """The copy of the quorum that was restored shows that, from the restoration on, which needs no such file either."""
     lost, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
@@ -125,6 +128,7 @@ def test_a_quorum_that_was_replaced_does_not_write_a_lost_file(store: ObjectStor
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_another_log_in_the_folder_is_named_and_is_no_other_quorum(tmp_path: Path) -> None:
     """The node does not lead, its health says why, and it leads again when the other log is gone."""
     records, config = LocalStore(str(tmp_path / "records"), "os"), one_node(tmp_path)
@@ -150,6 +154,7 @@ def test_another_log_in_the_folder_is_named_and_is_no_other_quorum(tmp_path: Pat
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_a_leader_writes_nothing_where_its_disk_is_away(tmp_path: Path) -> None:
     """An empty folder may be a mount point; with a file that would make it the log's own root, records would be put."""
     config = one_node(tmp_path)
@@ -169,6 +174,7 @@ def test_a_leader_writes_nothing_where_its_disk_is_away(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_a_node_does_not_begin_to_lead_in_an_empty_folder(tmp_path: Path) -> None:
     """Its disk may be away.  For an empty disk in place of a lost one, the error has the file."""
     config, records = one_node(tmp_path), tmp_path / "records"
@@ -195,6 +201,7 @@ def test_a_node_does_not_begin_to_lead_in_an_empty_folder(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_a_quorum_begins_in_no_folder_of_another_log() -> None:
     """Objects, copies of metadata, a log on storage and a broker's mark are each enough; a README is not."""
     for name, said in (
@@ -213,6 +220,7 @@ def test_a_quorum_begins_in_no_folder_of_another_log() -> None:
     assert parse_format(folder.get(FORMAT_KEY), "").quorum
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_a_quorum_takes_no_records_that_it_does_not_know(store: ObjectStore, tmp_path: Path) -> None:
     """Its nodes got the folder of another log, which has lost its metadata; a log on storage has lost the file only."""
     state = spark_log.connect(tmp_path / "log").journal.state

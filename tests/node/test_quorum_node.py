@@ -21,6 +21,7 @@ from tests.net.asking import make_certificate
 from tests.node.quorum_nodes import SECRET, Cluster, Entries, cluster, run, until
 
 
+# Promise: raft.md#run-nodes
 def test_entries_are_final_on_all_nodes_in_one_order(tmp_path: Path) -> None:
     """An append returns its index; a confirmed read has everything that was acknowledged; a follower names the leader;
     a new leader is reported, and a hand-over takes no timeout.
@@ -78,6 +79,7 @@ async def until_a_follower_names(found: Cluster, leader: int) -> None:
         await asyncio.sleep(0.01)
 
 
+# Promise: quorum.md#when-a-node-is-lost, raft.md#run-nodes
 def test_a_follower_that_was_away_gets_a_snapshot(tmp_path: Path) -> None:
     """The others have deleted the entries that it lacks.  All of them start again from their disks."""
 
@@ -101,6 +103,7 @@ def test_a_follower_that_was_away_gets_a_snapshot(tmp_path: Path) -> None:
     run(test)
 
 
+# Promise: raft.md#run-nodes, raft.md#the-data-directory
 def test_a_node_joins_and_takes_the_place_of_a_lost_disk(tmp_path: Path) -> None:
     """It learns the voters from the others.  The wiped node, under its old id, is another replica."""
 
@@ -134,6 +137,7 @@ def test_a_node_joins_and_takes_the_place_of_a_lost_disk(tmp_path: Path) -> None
     run(test)
 
 
+# Promise: raft.md#between-nodes
 def test_a_spare_node_of_another_quorum_is_refused(tmp_path: Path) -> None:
     """The only voter lost its disk, and was formatted as the first of a quorum: offsets and epochs begin again, and
     those of the spare node fit, with other entries."""
@@ -163,6 +167,7 @@ def test_a_spare_node_of_another_quorum_is_refused(tmp_path: Path) -> None:
     run(test)
 
 
+# Promise: raft.md#between-nodes
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -189,6 +194,7 @@ def test_a_stranger_is_refused_with_the_reason(tmp_path: Path, config: dict[str,
     run(test)
 
 
+# Promise: quorum.md#choose-the-number-of-nodes, quorum.md#stop-restart-and-update-nodes
 def test_five_nodes_lose_two_and_are_restarted_one_by_one(tmp_path: Path) -> None:
     """Appends continue; each node that stops hands over first."""
 
@@ -209,6 +215,7 @@ def test_five_nodes_lose_two_and_are_restarted_one_by_one(tmp_path: Path) -> Non
     run(test)
 
 
+# Promise: quorum.md#stop-restart-and-update-nodes
 def test_the_secret_is_changed_node_by_node(tmp_path: Path) -> None:
     """Nodes with different secrets refuse each other, and a majority has the same one again soon."""
 
@@ -225,6 +232,7 @@ def test_the_secret_is_changed_node_by_node(tmp_path: Path) -> None:
     run(test)
 
 
+# Promise: raft.md#between-nodes
 def test_two_clusters_under_one_id_do_not_connect(tmp_path: Path) -> None:
     """Each node was formatted as the first of a cluster."""
 
@@ -242,6 +250,7 @@ def test_two_clusters_under_one_id_do_not_connect(tmp_path: Path) -> None:
     run(test)
 
 
+# Promise: quorum.md#place-the-nodes, raft.md#the-data-directory
 def test_a_second_process_with_a_copied_directory_is_refused(tmp_path: Path) -> None:
     """Two processes with one identity could vote twice."""
 
@@ -258,6 +267,7 @@ def test_a_second_process_with_a_copied_directory_is_refused(tmp_path: Path) -> 
     run(test)
 
 
+# Promise: quorum.md#drills, raft.md#faults
 def test_a_full_disk_costs_the_lead_and_no_more(tmp_path: Path, mount: Callable[[str], Path]) -> None:
     """The node continues as a follower when it has space again."""
 
@@ -302,6 +312,7 @@ async def append_elsewhere(found: Cluster, full: int, data: bytes) -> None:
         await asyncio.sleep(0.01)
 
 
+# Promise: raft.md#faults
 def test_an_error_of_the_disk_ends_the_node(tmp_path: Path) -> None:
     """`run` raises it with the file, and pending appends get an error that says that they may have been applied."""
 
@@ -323,6 +334,7 @@ def test_an_error_of_the_disk_ends_the_node(tmp_path: Path) -> None:
     run(test)
 
 
+# Promise: quorum.md#when-a-majority-is-lost, raft.md#faults
 def test_an_append_without_a_majority_ends_unknown(tmp_path: Path) -> None:
     """The leader gives up.  When the others are back, all have the entry or none."""
 
@@ -347,6 +359,7 @@ def test_an_append_without_a_majority_ends_unknown(tmp_path: Path) -> None:
     run(test)
 
 
+# Promise: raft.md#faults
 def test_an_error_of_the_application_ends_the_node(tmp_path: Path) -> None:
     """Its state would differ from those of the others."""
 
@@ -364,6 +377,7 @@ def test_an_error_of_the_application_ends_the_node(tmp_path: Path) -> None:
     run(test)
 
 
+# Promise: raft.md#between-nodes
 def test_nodes_talk_over_tls(tmp_path: Path) -> None:
     """The certificate of each is verified by the others."""
     certificate, key = make_certificate(tmp_path)
@@ -377,6 +391,7 @@ def test_nodes_talk_over_tls(tmp_path: Path) -> None:
     run(test)
 
 
+# Promise: quorum.md#stop-restart-and-update-nodes
 def test_certificates_are_renewed_while_nodes_run(tmp_path: Path) -> None:
     """A node that starts with the new ones alone is verified by the others, and verifies them."""
     old, new = ((tmp_path / name) for name in ("old", "new"))
@@ -401,6 +416,7 @@ def test_certificates_are_renewed_while_nodes_run(tmp_path: Path) -> None:
     run(test)
 
 
+# Promise: raft.md#the-data-directory
 def test_damage_stops_the_start(tmp_path: Path) -> None:
     async def test() -> None:
         async with cluster(tmp_path, count=1) as found:
@@ -521,6 +537,7 @@ def test_an_address_that_cannot_be_used_is_in_the_status(tmp_path: Path) -> None
     run(test)
 
 
+# Promise: raft.md#between-nodes
 @pytest.mark.parametrize(
     ("config", "message"),
     [

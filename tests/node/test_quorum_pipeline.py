@@ -47,6 +47,7 @@ def test_a_batch_of_another_leader_at_the_same_index_is_not_ours() -> None:
     assert line.truncated(5) == ["a"]
 
 
+# Promise: service.md#keep-the-metadata-in-a-quorum
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(["offer", "attach", "final", "truncate", "lose"]), max_size=60), st.randoms())
 def test_every_reply_is_told_once_and_only_as_the_log_says(steps: list[str], rng) -> None:  # type: ignore[no-untyped-def]

@@ -56,6 +56,7 @@ __all__ = ["store"]
 """A fixture."""
 
 
+# Promise: cli.md#pylog-quorum-restore, quorum.md#restore-a-quorum
 def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -> None:
     """From the copy beside the records: what was committed later is lost, and the former nodes do not lead again."""
     lost, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
@@ -79,6 +80,7 @@ def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -
     asyncio.run(scenario())
 
 
+# Promise: quorum.md#restore-a-quorum
 def test_a_quorum_is_not_restored_from_a_disk_that_is_older_than_the_copy(store: ObjectStore, tmp_path: Path) -> None:
     """A node was away for long: upkeep has deleted objects that it names."""
     lost, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
@@ -95,6 +97,7 @@ def test_a_quorum_is_not_restored_from_a_disk_that_is_older_than_the_copy(store:
         assert restore(store, new, source).version == state.version
 
 
+# Promise: quorum.md#restore-a-quorum
 def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path: Path) -> None:
     """Before its first write the former quorum has the log; then nobody has it, until the directory has the state."""
     nodes, local = Nodes(tmp_path, cluster_id(store), 1), LocalStore(str(tmp_path / "log"))
@@ -119,6 +122,7 @@ def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path:
     assert content.state.restores[-1].history == content.founding
 
 
+# Promise: quorum.md#restore-a-quorum
 def test_an_older_copy_is_not_used_for_a_damaged_one_without_a_word(store: ObjectStore, tmp_path: Path) -> None:
     """All nodes are lost, and the changes between the two copies are in the damaged one only."""
     nodes = Nodes(tmp_path, cluster_id(store), 1)
@@ -136,6 +140,7 @@ def test_an_older_copy_is_not_used_for_a_damaged_one_without_a_word(store: Objec
     assert restore(store, nodes).version == state.version
 
 
+# Promise: cli.md#pylog-quorum-restore, quorum.md#restore-a-quorum
 def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_path: Path) -> None:
     """Which has more than the copy; and the leader of the former quorum, which still runs, ends to lead."""
     left, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")

@@ -126,6 +126,7 @@ def test_a_level_of_a_newer_pylog_ends_a_node() -> None:
     assert node.state.final is before
 
 
+# Promise: quorum.md#when-the-states-of-nodes-differ
 def test_states_are_compared_at_versions_that_all_nodes_know() -> None:
     """The first one in ten minutes, and in each minute while nodes differ."""
     node = Node()
@@ -146,6 +147,7 @@ def test_what_is_compared_often_is_what_others_compare_and_more() -> None:
     assert node.compared == [26, 51] and {26, 51} < {*often.compared}
 
 
+# Promise: quorum.md#when-the-states-of-nodes-differ
 def test_the_last_state_of_an_idle_log_is_compared() -> None:
     """Once; again after it was replaced by a snapshot.  So a node that was restarted is known to be right."""
     node = Node()

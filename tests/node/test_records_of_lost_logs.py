@@ -90,6 +90,7 @@ def values(log: spark_log.Log) -> list[bytes]:
     return list(log.read("t", columns=["value"])["value"].to_pylist())
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize(("records", "restore"), [(8, Lost.restore), (13, Lost.restore), (8, Lost.restore_twice)])
 @pytest.mark.parametrize("error", [StorageUnavailable("no answer"), Killed()], ids=["unanswered", "killed"])
 def test_a_record_of_a_lost_log_is_not_one_of_the_restored_log(
@@ -211,6 +212,7 @@ class Replaced:
             assert log.journal.state.restores and values(log) == self._written and not verify(log)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("checkpoints", [0, 2])
 def test_upkeep_writes_no_checkpoint_of_a_lost_log(tmp_path: Path, checkpoints: int) -> None:
     """It would take the place of the restored log's newest checkpoint, however many that has written."""
@@ -235,6 +237,7 @@ def test_upkeep_of_a_process_that_knows_no_record_writes_no_checkpoint_of_a_lost
     replaced.check()
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("checkpoints", [0, 2])
 def test_upkeep_takes_the_checkpoint_of_a_lost_log_back(tmp_path: Path, checkpoints: int) -> None:
     """It was put after the log was restored, and was to be put before."""
@@ -256,6 +259,7 @@ def test_a_log_is_not_opened_from_the_checkpoint_of_a_lost_one(tmp_path: Path) -
     replaced.check()
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_garbage_of_a_lost_log_is_not_deleted_in_the_restored_one(tmp_path: Path) -> None:
     """The new objects are garbage for a process that knows the lost log, and lists the restored one."""
     replaced = Replaced(tmp_path)
@@ -303,6 +307,7 @@ class SetBack:
             assert values(log)[:2] == [b"old", b"new"] and not verify(log)
 
 
+# Promise: copies.md#if-you-restore-a-disk-snapshot
 def test_garbage_of_a_log_that_was_set_back_is_not_deleted_there(tmp_path: Path) -> None:
     """A snapshot of the disk has the objects of a topic that was deleted after it, and begins no history."""
     lost = SetBack(tmp_path)
@@ -311,6 +316,7 @@ def test_garbage_of_a_log_that_was_set_back_is_not_deleted_there(tmp_path: Path)
     lost.check()
 
 
+# Promise: copies.md#if-you-restore-a-disk-snapshot
 def test_a_disk_is_set_back_while_garbage_is_deleted(tmp_path: Path) -> None:
     """The deletions that are under way are the only ones."""
     lost = SetBack(tmp_path)

@@ -82,6 +82,7 @@ def damage(store: LocalStore, *keys: str) -> None:
         store.put(key, [store.get(key)[:-3]])
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_two_damaged_checkpoints_are_rebuilt_from_records(store: LocalStore) -> None:
     """The damaged files are kept aside, and the log continues."""
     damaged = store.list(CHECKPOINTS)
@@ -100,6 +101,7 @@ def test_two_damaged_checkpoints_are_rebuilt_from_records(store: LocalStore) -> 
     assert not repair(store).needed
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_one_damaged_checkpoint_is_replaced(store: LocalStore) -> None:
     """Though the log opens."""
     newest = store.list(CHECKPOINTS)[-1]
@@ -110,6 +112,7 @@ def test_one_damaged_checkpoint_is_replaced(store: LocalStore) -> None:
     assert values(store) == VALUES
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_record_between_the_checkpoints_is_made_up_for(store: LocalStore, gone: bool) -> None:
     """Two new checkpoints do without it."""
@@ -128,6 +131,7 @@ def test_a_record_between_the_checkpoints_is_made_up_for(store: LocalStore, gone
     assert not repair(store).needed
 
 
+# Promise: cli.md#pylog-repair, storage-failures.md#when-the-metadata-is-damaged
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_lost_version_is_named_and_nothing_changes(store: LocalStore, gone: bool) -> None:
     """Its offsets are not given to other records; once the file is back the log opens."""
@@ -151,6 +155,7 @@ def test_a_lost_version_is_named_and_nothing_changes(store: LocalStore, gone: bo
     assert values(store) == VALUES
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_healthy_log_is_not_changed_and_no_log_is_refused(store: LocalStore, tmp_path: Path) -> None:
     """There is nothing to do."""
     before = contents(store)
@@ -172,6 +177,7 @@ def test_a_damaged_format_file_is_named(store: LocalStore, found: bytes, damaged
             use(store)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 @pytest.mark.parametrize("led", [True, False])
 def test_a_lost_format_file_is_made_again(store: LocalStore, led: bool) -> None:
     """With the id that a coordinator recorded, or with the one that is given.  A new one has to be asked for."""
@@ -194,6 +200,7 @@ def test_a_lost_format_file_is_made_again(store: LocalStore, led: bool) -> None:
     assert values(store) == [*VALUES, b"more"] and not repair(store).needed
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_log_gets_another_id_only_if_that_is_asked_for(store: LocalStore) -> None:
     """Not while it has one, nor if a record has it."""
     identity = open_log(store).cluster_id
@@ -245,6 +252,7 @@ def test_a_lost_format_file_is_not_made_again_if_records_are_lost_too(store: Loc
     assert len(values(store)) >= len(VALUES) - 2
 
 
+# Promise: format/metadata.md#the-metadata-log-format-version-1
 def test_a_flipped_bit_in_the_format_file_never_gives_a_log_another_identity(store: LocalStore) -> None:
     """Nor any other of its fields another value: it is named, or nothing of it was needed."""
     data, identity = store.get(FORMAT_KEY), open_log(store).cluster_id
@@ -260,6 +268,7 @@ def test_a_flipped_bit_in_the_format_file_never_gives_a_log_another_identity(sto
     assert refused > 7 * len(data)
 
 
+# Promise: format/metadata.md#the-metadata-log-format-version-1
 def test_a_format_file_without_a_checksum_is_read(store: LocalStore) -> None:
     """As earlier versions wrote it."""
     form = json.loads(store.get(FORMAT_KEY))

@@ -103,6 +103,7 @@ def topic_id(log: spark_log.Log) -> str:
     return log.admin.describe_topics(["t"])["t"].topic_id
 
 
+# Promise: cli.md#pylog-repair, storage-failures.md#continue-without-what-is-lost
 def test_what_is_certain_and_what_can_be_read_is_kept(store: LocalStore) -> None:
     """Without the flag nothing changes; with it the lost record alone is missing, and the log takes records again."""
     before = lose_first(store)
@@ -124,6 +125,7 @@ def test_what_is_certain_and_what_can_be_read_is_kept(store: LocalStore) -> None
     assert verify(log, deep=True) == []
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 def test_offsets_of_before_mean_nothing_any_more(store: LocalStore) -> None:
     """The topic has another id, and the version is beyond any that was lost."""
     old = open_log(store)
@@ -135,6 +137,7 @@ def test_offsets_of_before_mean_nothing_any_more(store: LocalStore) -> None:
     assert topic_id(log) != before
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 def test_a_client_that_knew_the_lost_versions_writes_nothing_under_them(store: LocalStore) -> None:
     """An upload that began before is void; its records for the topic that it knew are refused."""
     client = open_log(store)
@@ -149,6 +152,7 @@ def test_a_client_that_knew_the_lost_versions_writes_nothing_under_them(store: L
     assert values(open_log(store)) == before
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 def test_a_transaction_that_was_open_can_commit_no_more(store: LocalStore) -> None:
     """Neither by its holder, nor by one whom a lost version let take the id over."""
     log = open_log(store)
@@ -171,6 +175,7 @@ def test_a_transaction_that_was_open_can_commit_no_more(store: LocalStore) -> No
     assert values(new)[-1] == b"next"
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 def test_members_of_groups_are_fenced_and_positions_stay(store: LocalStore) -> None:
     """At most at the end of what is certain: records are read twice rather than missed."""
     log = open_log(store)
@@ -193,6 +198,7 @@ def test_members_of_groups_are_fenced_and_positions_stay(store: LocalStore) -> N
     assert values(open_log(store)) == [*VALUES, b"later"]
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 def test_objects_of_lost_versions_are_not_collected_at_once(store: LocalStore) -> None:
     """They go when `gc.fence.age.ms` has passed, as if they had been dropped."""
     lose_first(store)
@@ -223,6 +229,7 @@ def test_objects_that_were_dropped_before_the_loss_are_not_named(store: LocalSto
     assert {*state.dropped} == set(store.list(DATA)) - {*state.objects} > {lost}
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 def test_moved_files_are_kept(store: LocalStore) -> None:
     """All records from the first lost version on, as they were."""
     version = first_after_checkpoints(store)
@@ -237,6 +244,7 @@ def test_moved_files_are_kept(store: LocalStore) -> None:
     assert {key.removeprefix(DAMAGED): store.get(key) for key in store.list(DAMAGED)} == aside
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 def test_it_can_be_killed_anywhere_and_run_again(store: LocalStore) -> None:
     """It is either as before, or done."""
     before = lose_first(store)
@@ -315,6 +323,7 @@ def test_a_log_without_a_checkpoint_or_first_record_starts_empty(store: LocalSto
     assert log.append("t", [{"value": b"x"}])[P0] == range(1)
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 def test_a_typed_topic_stays_typed(store: LocalStore) -> None:
     """Its rows are read as columns, and bytes are refused.  A schema that is lost is set again."""
     log = open_log(store)
@@ -335,6 +344,7 @@ def test_a_typed_topic_stays_typed(store: LocalStore) -> None:
     assert verify(log, deep=True) == []
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 @pytest.mark.parametrize("sealed", [False, True])
 def test_records_whose_objects_are_missing_are_named(store: LocalStore, sealed: bool) -> None:
     """By their offsets, whether the state has their slices or an index object does.  A damaged index is named."""
@@ -386,6 +396,7 @@ class Deletes(Wrapper):
         self.inner.delete(keys)
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 @pytest.mark.parametrize("collect", [collect_garbage, maintain_once])
 def test_upkeep_deletes_nothing_that_a_kept_checkpoint_names(
     store: LocalStore, collect: Callable[[spark_log.Log], object]
@@ -439,6 +450,7 @@ class Late(Wrapper):
         self.inner.put(key, data)
 
 
+# Promise: format/metadata.md#levels
 def test_a_lost_version_may_have_raised_the_level(tmp_path: Path) -> None:
     """So the log continues at the newest: an older pylog could not read what was written at the lost level."""
     store = LocalStore(str(tmp_path / "log"), durability="os")

@@ -50,6 +50,7 @@ def test_rounds_start_every_interval(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+# Promise: tasks/mirror-topics.md#failures-of-a-job-that-repeats
 def test_failures_in_a_row_wait_longer_and_longer() -> None:
     """Up to a minute; a round that succeeds ends that."""
     clock = ManualClock()
@@ -63,6 +64,7 @@ def test_failures_in_a_row_wait_longer_and_longer() -> None:
     assert doubled[-1] == BACKOFF_MS_MAX
 
 
+# Promise: tasks/mirror-topics.md#failures-of-a-job-that-repeats
 @pytest.mark.parametrize(
     "error", [InvalidRequest("--topic"), AuthenticationFailed("token"), LogMoved("moved", url="x"), KeyError("a bug")]
 )

@@ -58,6 +58,7 @@ def flip(at: float) -> Callable[[Path], None]:
     return damage
 
 
+# Promise: cli.md#pylog-replicate, replicas.md#what-keeps-replicas-in-sync
 def test_a_replica_gets_what_it_lacks_and_is_in_sync_again(log: Log, tmp_path: Path) -> None:
     names = [put(log, [0, 1, 2]), put(log, [0, 1]), put(log, [0, 1])]
     assert group_of(log.journal.state).isr == (0, 1)
@@ -80,6 +81,7 @@ def test_the_logs_own_root_gets_copies_too(log: Log, tmp_path: Path) -> None:
     assert group_of(log.journal.refresh()).isr == (0, 1, 2)
 
 
+# Promise: replicas.md#change-brokers
 def test_an_asynchronous_broker_gets_copies_and_never_joins(tmp_path: Path) -> None:
     log = replicated_log(tmp_path, 1, replica_lag_time_max_ms="1")
     add_broker(log, 7, str(tmp_path / "far"), is_async=True)
@@ -108,6 +110,7 @@ def test_a_fenced_broker_gets_nothing(log: Log) -> None:
     assert report.lag[2].objects == 1
 
 
+# Promise: cli.md#pylog-replicate
 @pytest.mark.parametrize("damage", [Path.unlink, cut, pad, flip(0), flip(0.3), flip(0.6), flip(0.9), flip(1)])
 def test_a_bad_copy_is_never_copied(log: Log, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """It is recorded as missing, the next copy is taken, and the damaged one replaced."""
@@ -169,6 +172,7 @@ def test_no_copy_is_made_on_a_root_that_is_not_the_brokers(log: Log, tmp_path: P
     assert not list((tmp_path / "broker-2").iterdir())
 
 
+# Promise: replicas.md#what-keeps-replicas-in-sync
 def test_a_replica_waits_after_it_has_missed_a_write(tmp_path: Path) -> None:
     log = replicated_log(tmp_path, replica_lag_time_max_ms="3600000")
     put(log, [0, 1])
@@ -213,12 +217,14 @@ def test_a_throttle_limits_the_bytes(log: Log) -> None:
     assert report.bytes / 1_000_000 - 0.5 < taken_s < report.bytes / 1_000_000 + 2
 
 
+# Promise: replicas.md#what-keeps-replicas-in-sync
 def test_only_the_named_brokers_get_copies(log: Log) -> None:
     name = put(log, [0])
     Replicator(log, brokers=[2]).round()
     assert brokers_of(log.journal.refresh(), name) == (0, 2)
 
 
+# Promise: cli.md#pylog-replicate
 def test_two_replicators_at_once(log: Log, tmp_path: Path) -> None:
     """Both copy; what the second one records is void."""
     from threading import Thread
@@ -263,6 +269,7 @@ def test_every_byte_of_an_object_is_checked(log: Log) -> None:
             check_copy(store, name, row)
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_replica_that_does_not_get_pending_objects_leaves_the_isr(log: Log, tmp_path: Path) -> None:
     """Its root takes nothing for `replica.lag.time.max.ms`: readers would wait for it for ever."""
     name = put(log, [0], acks=ACKS_LEADER)
@@ -346,6 +353,7 @@ def test_a_pass_that_still_copies_when_its_time_is_over_is_no_problem(tmp_path: 
     assert report.objects == 2 and not report.problems
 
 
+# Promise: replicas.md#what-keeps-replicas-in-sync
 def test_a_replica_does_not_join_because_an_old_backlog_was_copied_at_last(tmp_path: Path) -> None:
     """A slow root takes longer for it than a round: what it has missed meanwhile counts."""
     clock = ManualClock(round(time.time() * 1000))
@@ -369,6 +377,7 @@ def test_a_replica_does_not_join_because_an_old_backlog_was_copied_at_last(tmp_p
     assert group_of(log.journal.refresh()).isr == (0, 1)
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_root_that_hangs_with_each_object_keeps_few_threads(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from spark_log.node.verify import verify
 from tests.node.replicated_logs import brokers_of, folder_of, put, replicated_log
 
 
+# Promise: copies.md#if-the-log-has-brokers
 def test_brokers_are_looked_at_by_fencing_and_unfencing_them(tmp_path: Path) -> None:
     """They lack what the newer log has deleted, and have what it has written since, which nothing names."""
     log = replicated_log(tmp_path, replica_lag_time_max_ms="1")

@@ -27,6 +27,7 @@ def offsets(log: Log) -> list[int]:
     return list(log.read("t")["offset"].to_pylist())
 
 
+# Promise: retention.md#keep-records-for-a-time
 def test_old_records_go(tmp_path: Path) -> None:
     """Slices whose newest record is older than retention.ms go, and their objects are dropped."""
     log = new_log(tmp_path, retention_ms=str(HOUR_MS))
@@ -38,6 +39,7 @@ def test_old_records_go(tmp_path: Path) -> None:
     assert verify(log) == []
 
 
+# Promise: spark.md#columns
 def test_records_that_are_too_old_when_they_are_written_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -69,6 +71,7 @@ def test_records_that_are_gone_keep_no_others(tmp_path: Path) -> None:
     assert expire(log) == 12
 
 
+# Promise: monitoring.md#watch-a-coordinator
 def test_a_report_says_what_each_topic_lost(tmp_path: Path) -> None:
     """Records, and the bytes of the removed slices, sealed or not; a topic that lost nothing is not listed."""
     log = new_log(tmp_path, partitions=2, retention_ms=str(HOUR_MS))
@@ -107,6 +110,7 @@ TIERS = 4
 """Slices that wait at the end of a partition where a window has 8 records."""
 
 
+# Promise: retention.md#keep-records-for-a-time, topic-configs.md#when-records-expire
 def test_a_trickle_expires_although_it_is_merged(tmp_path: Path) -> None:
     """Retention is late by an eighth at most, and a few slices are left."""
     log = new_log(tmp_path, retention_ms=str(HOUR_MS))
@@ -117,6 +121,7 @@ def test_a_trickle_expires_although_it_is_merged(tmp_path: Path) -> None:
     assert len(slices(log)) <= RETENTION_PARTS + 2 + TIERS
 
 
+# Promise: topic-configs.md#when-records-expire
 def test_a_segment_spans_segment_ms(tmp_path: Path) -> None:
     """Also where nothing expires."""
     log = new_log(tmp_path, retention_ms="-1", segment_ms=str(HOUR_MS))
@@ -145,6 +150,7 @@ def test_a_whole_topic_can_expire(tmp_path: Path) -> None:
     assert offsets(log) == [12, 13, 14]
 
 
+# Promise: topic-configs.md#when-records-expire
 def test_a_young_slice_keeps_those_behind_it(tmp_path: Path) -> None:
     """Only the front goes: offsets have no holes."""
     log = new_log(tmp_path, retention_ms=str(HOUR_MS))
@@ -166,6 +172,7 @@ def test_sealed_slices_expire_one_by_one(tmp_path: Path) -> None:
     assert verify(log, deep=True) == []
 
 
+# Promise: retention.md#keep-records-for-a-time, topic-configs.md#topics
 def test_by_size_the_oldest_go_while_enough_stays(tmp_path: Path) -> None:
     """The remaining slices have at least retention.bytes, and would have less without the first one."""
     log = new_log(tmp_path)
@@ -179,6 +186,7 @@ def test_by_size_the_oldest_go_while_enough_stays(tmp_path: Path) -> None:
     assert kept >= 3 * size + 1 > kept - slices(log)[0].length
 
 
+# Promise: topic-configs.md#topics
 def test_without_delete_in_the_policy_records_stay(tmp_path: Path) -> None:
     """cleanup.policy decides whether there is retention at all."""
     now = int(time.time() * 1000)

@@ -143,6 +143,7 @@ def test_unfinished_files_of_dead_writers_are_deleted(log: Log, tmp_path: Path) 
     assert (old.exists(), young.exists()) == (False, True)
 
 
+# Promise: copies.md#copy-a-log
 def test_a_copy_of_the_log_deletes_nothing_on_the_roots_of_the_original(log: Log, tmp_path: Path) -> None:
     """It names the same brokers, and knows nothing of what the original has written since."""
     create_topic(log, "u", [1, 2])
@@ -160,6 +161,7 @@ def test_a_copy_of_the_log_deletes_nothing_on_the_roots_of_the_original(log: Log
     assert log.read("u").num_rows == 20
 
 
+# Promise: copies.md#copy-a-log
 def test_a_copy_of_the_log_writes_nothing_on_the_roots_of_the_original(log: Log, tmp_path: Path) -> None:
     """Its brokers leave the ISR of the copy, and are fenced there with the reason."""
     put(log, [0, 1, 2])
@@ -202,6 +204,7 @@ def _later(log: Log) -> MaintainReport:
     return maintain_round(log)
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_full_root_that_is_fenced_is_emptied_of_garbage(log: Log, tmp_path: Path) -> None:
     """Otherwise it would stay full; but nothing is deleted on one that was fenced by hand."""
     put(log, [0, 1, 2])
@@ -248,6 +251,7 @@ def test_what_late_uploads_leave_in_a_directory_of_before_is_deleted(log: Log, t
     assert not left.exists() and other.exists() and len(objects_on(log, tmp_path, 1)) == 1
 
 
+# Promise: copies.md#if-you-restore-a-disk-snapshot
 def test_a_directory_of_before_stays_in_a_log_that_was_set_back(log: Log, tmp_path: Path) -> None:
     """In the snapshot of the log's disk, it is the directory of the broker."""
     put(log, [0, 1, 2])

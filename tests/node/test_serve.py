@@ -72,6 +72,7 @@ def impatient(log: spark_log.Log, coordinator_wait_ms: int = 1000) -> spark_log.
 # ------------------------------------------------------------------------------------------------- taking over, releasing
 
 
+# Promise: service.md#leadership
 def test_an_embedded_writer_follows_the_coordinator_that_took_its_log_over(services: Services, folder: Path) -> None:
     """A handle that was open before continues through the coordinator; its records are visible to all clients."""
     with spark_log.connect(str(folder)) as log:
@@ -84,6 +85,7 @@ def test_an_embedded_writer_follows_the_coordinator_that_took_its_log_over(servi
         assert values(log) == [b"alone", b"led"]
 
 
+# Promise: service.md#leadership
 def test_after_a_graceful_stop_embedded_writers_have_the_log_again(services: Services, folder: Path) -> None:
     """The last thing that a coordinator writes is that it is none any more."""
     running = services.start(folder)
@@ -95,6 +97,7 @@ def test_after_a_graceful_stop_embedded_writers_have_the_log_again(services: Ser
         assert values(log) == [b"led", b"alone"]
 
 
+# Promise: service.md#leadership
 def test_a_client_of_a_coordinator_waits_for_it_and_does_not_write_by_itself(services: Services, folder: Path) -> None:
     """While it is away nothing is written, and the error says who was asked; nothing was done."""
     running = services.start(folder)
@@ -160,6 +163,7 @@ def leave_behind(folder: Path, address: str, host: str) -> None:
     Journal.open(LocalStore(str(folder), "os"), create=True).take_over(0, address, host)
 
 
+# Promise: service.md#leadership
 def test_a_log_whose_coordinator_died_is_not_written_until_it_is_released_by_hand(folder: Path) -> None:
     """The error says how; a release is under the next epoch, so the dead one stays dead."""
     leave_behind(folder, f"127.0.0.1:{free_port()}", this_host())
@@ -171,6 +175,7 @@ def test_a_log_whose_coordinator_died_is_not_written_until_it_is_released_by_han
         assert values(log) == [b"yes"] and log.journal.state.coordinator.epoch == 2
 
 
+# Promise: service.md#leadership
 def test_a_coordinator_on_another_machines_loopback_is_refused_at_once(folder: Path) -> None:
     """Its address means somebody else here."""
     leave_behind(folder, "127.0.0.1:9550", "elsewhere")
@@ -178,6 +183,7 @@ def test_a_coordinator_on_another_machines_loopback_is_refused_at_once(folder: P
         log.append("t", [{"value": b"no"}])
 
 
+# Promise: service.md#leadership
 def test_started_again_at_its_address_it_takes_over_at_once(services: Services, folder: Path) -> None:
     """The owner of the port is the one that died, so nobody has to wait for it."""
     address = f"127.0.0.1:{free_port()}"
@@ -186,6 +192,7 @@ def test_started_again_at_its_address_it_takes_over_at_once(services: Services, 
     eventually(lambda: running.coordinator.epoch == 2, 5)
 
 
+# Promise: service.md#leadership
 def test_a_standby_takes_over_when_the_first_is_gone_and_not_before(
     services: Services, folder: Path, tmp_path: Path
 ) -> None:
@@ -202,6 +209,7 @@ def test_a_standby_takes_over_when_the_first_is_gone_and_not_before(
         assert values(log) == [b"1", b"2"]
 
 
+# Promise: service.md#leadership
 def test_a_coordinator_that_was_replaced_while_it_slept_writes_nothing_more(services: Services, folder: Path) -> None:
     """Its commit is refused by the log, and its clients are sent to the other one."""
     running = services.start(folder, takeover_ms=600_000)
@@ -217,6 +225,7 @@ def test_a_coordinator_that_was_replaced_while_it_slept_writes_nothing_more(serv
         assert values(log) == [b"1"]
 
 
+# Promise: monitoring.md#probes
 def test_an_idle_coordinator_overwrites_its_mark_and_adds_no_records(services: Services, folder: Path) -> None:
     """One small object is what its health costs in space; it is removed when the coordinator stops."""
     store = LocalStore(str(folder), "os")
@@ -246,6 +255,7 @@ def test_a_coordinator_does_not_start_on_a_storage_that_denies_writes(services: 
         services.start(folder, Denying(LocalStore(str(folder), "os")))
 
 
+# Promise: monitoring.md#probes
 def test_a_coordinator_that_takes_over_removes_the_marks_of_others(services: Services, folder: Path) -> None:
     """Those that were killed leave theirs; those that run write theirs again."""
     store = LocalStore(str(folder), "os")
@@ -352,6 +362,7 @@ def test_what_it_says_can_be_read(folder: Path) -> None:
     ]
 
 
+# Promise: clients.md#errors
 def test_a_commit_whose_answer_is_lost_says_that_it_may_be_in(services: Services, folder: Path) -> None:
     """A coordinator that takes the request and dies: in or not in is not known, and that is what the error says."""
     running = services.start(folder)
@@ -363,6 +374,7 @@ def test_a_commit_whose_answer_is_lost_says_that_it_may_be_in(services: Services
         assert deaf.heard
 
 
+# Promise: clients.md#producer
 def test_a_commit_that_may_be_in_stays_so_when_nobody_answers_any_more(services: Services, folder: Path) -> None:
     """The tries after it reached nobody, and do not make it undone."""
     running = services.start(folder)

@@ -24,6 +24,7 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
+# Promise: service.md#a-coordinator, service.md#as-a-service, service.md#leadership, service.md#running-it
 def test_the_file_that_is_shipped_says_the_defaults() -> None:
     """It is read as it is, and nothing in it differs from what holds without it."""
     flags = {"url": "/data/log"}
@@ -43,6 +44,7 @@ def test_the_file_that_is_shipped_names_the_defaults_of_other_settings(tmp_path:
     assert replace(found, tokens=usual.tokens) == usual
 
 
+# Promise: cli.md#pylog-serve, service.md#running-it
 def test_a_file_sets_everything_and_flags_win(tmp_path: Path) -> None:
     """Names of storage options and tokens keep their case."""
     path = write(
@@ -68,6 +70,7 @@ def test_a_file_sets_everything_and_flags_win(tmp_path: Path) -> None:
     assert found.tokens.grant("Bearer a-token-of-the-tests").name == "Me"
 
 
+# Promise: service.md#running-it
 def test_the_file_takes_precedence_over_the_environment(tmp_path: Path) -> None:
     """The environment's URL counts where neither a flag nor the file has one, with its storage options."""
     path = write(tmp_path, "[coordinator]\nurl = /file\n[storage]\nkey = file\n")
@@ -112,6 +115,7 @@ def test_an_option_that_is_wrong_is_named_as_it_was_typed(name: str) -> None:
         read_config(None, {"url": "/x", name: "10"}, {})
 
 
+# Promise: cli.md#pylog-serve
 @pytest.mark.parametrize(
     ("text", "address"),
     [("19551", "127.0.0.1:19551"), (" 9 ", "127.0.0.1:9"), ("0.0.0.0", "0.0.0.0:9550"), ("log:9551", "log:9551")],
@@ -132,6 +136,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
         read_config("/no/such.ini", {"url": "/x"}, {})
 
 
+# Promise: security.md#tokens-and-tls
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -151,6 +156,7 @@ def test_what_must_not_be_started_is_refused(config: ServeConfig, message: str) 
         check_config(config)
 
 
+# Promise: security.md#tokens-and-tls
 @pytest.mark.parametrize(
     "config",
     [ServeConfig(url="/x"), replace(OPEN, insecure=True), replace(OPEN, certificate="c", key="k", tokens=TOKENS)],

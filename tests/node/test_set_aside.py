@@ -115,6 +115,7 @@ def ranges(log: Log, partition: int = 0) -> list[tuple[int, int]]:
 # --------------------------------------------------------------------------------------------------------------- merging
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 @pytest.mark.parametrize("how", ["damaged", "missing"])
 def test_the_slices_on_both_sides_are_merged_and_the_object_is_named_once(
     store: ObjectStore, log: Log, clock: ManualClock, how: str, caplog: pytest.LogCaptureFixture
@@ -157,6 +158,7 @@ def test_a_quiet_log_reads_it_again_and_is_idle_between(store: ObjectStore, log:
     assert ranges(log) == [(0, 3)]
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_an_object_that_becomes_too_large_is_set_aside(log: Log) -> None:
     log.create_topic(NewTopic("t", 1))
     append_each(log, 0, 3)
@@ -226,6 +228,7 @@ def offsets(log: Log) -> list[int]:
     return found
 
 
+# Promise: tasks/keep-the-latest.md#see-that-it-runs
 def test_a_pass_leaves_out_what_cannot_be_read(store: ObjectStore, log: Log, clock: ManualClock) -> None:
     """Its older and newer records stay; the others are compacted, in this pass and in the next ones."""
     log.create_topic(NewTopic("t", 1, COMPACT | {"delete.retention.ms": "0"}))
@@ -272,6 +275,7 @@ def test_a_partition_is_not_compacted_again_and_again(store: ObjectStore, log: L
     assert offsets(log) == [-1, 3]
 
 
+# Promise: tasks/keep-the-latest.md#see-that-it-runs
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_is_damaged_and_healed_no_value_comes_back(seed: int) -> None:
     """Random writes, damage and rounds: what can be read is right after each round, and all is at the end."""
@@ -323,6 +327,7 @@ class OtherProcesses:
             yield compact(log, share, failures=failures), failures.reported(share.aside)
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_workers_tell_the_round_and_are_told(store: ObjectStore, log: Log, clock: ManualClock) -> None:
     log.create_topic(NewTopic("t", 2))
     log.create_topic(NewTopic("c", 1, COMPACT))
@@ -355,6 +360,7 @@ def test_workers_compact_beside_it(store: ObjectStore, log: Log, clock: ManualCl
     assert log.journal.refresh().changed == changed
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_the_next_process_knows_it(store: ObjectStore, log: Log, clock: ManualClock) -> None:
     """Also if each run is that of another process; and a day later, when it looks at the whole log."""
     log.create_topic(NewTopic("t", 1))

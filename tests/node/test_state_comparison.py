@@ -37,6 +37,7 @@ async def commands_until(nodes: list[RunningNode], node: RunningNode, name: str)
         await asyncio.sleep(COMMAND_S)
 
 
+# Promise: quorum.md#when-the-states-of-nodes-differ
 def test_a_node_with_another_state_does_not_lead_and_answers_nobody(tmp_path: Path) -> None:
     """A leader hands over.  The log continues, and has what was acknowledged.  The node stays a voter."""
 

@@ -10,6 +10,7 @@ from spark_log.settings import THROTTLE
 from spark_log.testing.clocks import ManualClock
 
 
+# Promise: replicas.md#move-partitions
 def test_the_lower_limit_applies_and_may_change(tmp_path: Path) -> None:
     """The next bytes keep to it, without a restart."""
     log = spark_log.connect(tmp_path / "log", create=True, durability="os")

@@ -63,6 +63,7 @@ def with_harm(log: Log, how: str) -> tuple[Harm, Piece]:
     return harm, piece
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_what_is_on_both_sides_is_merged_and_sealed(log: Log, how: str) -> None:
     """The failure is named once; the entry stays as it is; and all is read again when it is restored."""
     harm, piece = with_harm(log, how)
@@ -96,6 +97,7 @@ def test_the_next_process_does_not_name_it_again(log: Log, how: str) -> None:
         assert maintain_once(log).set_aside == (piece.object,)
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_retention_goes_past_it_when_its_records_have_expired(log: Log, how: str) -> None:
     _, piece = with_harm(log, how)
     log.admin.incremental_alter_configs({"t": {"retention.bytes": "1"}})
@@ -105,6 +107,7 @@ def test_retention_goes_past_it_when_its_records_have_expired(log: Log, how: str
     assert verify(log, deep=True) == []
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_compaction_leaves_it_out(how: str) -> None:
     """Records on both sides are compacted; no key loses its latest record, and all is compacted when it is restored."""
     clock = ManualClock()
@@ -155,6 +158,7 @@ def test_slices_on_both_sides_of_an_object_that_cannot_be_read_are_compacted() -
     assert verify(log, deep=True) == []
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_an_erasure_erases_what_it_can_read_and_names_it(log: Log, how: str) -> None:
     harm, piece = with_harm(log, how)
     report = log.admin.erase_records("t", [b"k1"])
@@ -166,6 +170,7 @@ def test_an_erasure_erases_what_it_can_read_and_names_it(log: Log, how: str) -> 
     assert verify(log, deep=True) == []
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_verify_names_the_offsets_and_a_command_gives_them_up(log: Log, how: str, tmp_path: Path) -> None:
     """Exactly these; the objects that only it named are deleted."""
     log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
@@ -247,6 +252,7 @@ def test_objects_of_a_pruned_index_go_when_the_other_one_is_restored(how: str, i
     assert [int(value) for value in values(log)] == list(range(120, 138))
 
 
+# Promise: storage-failures.md#when-an-object-is-lost-or-damaged
 def test_without_the_disk_nothing_is_given_up(log: Log, tmp_path: Path) -> None:
     """All indexes would be missing."""
     with_harm(log, "damaged")

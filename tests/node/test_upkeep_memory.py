@@ -132,6 +132,7 @@ def renew_it(store: Recorded) -> None:
     store.inner.put(MEMORY, [store.inner.get(MEMORY).replace(b"upkeep 1\n", b"upkeep 2\n")])
 
 
+# Promise: format/metadata.md#the-memory-of-upkeep
 @pytest.mark.parametrize(
     ("change", "warning"),
     [(delete_it, ""), (cut_it, "is damaged"), (damage_it, "is damaged"), (renew_it, "has another format")],
@@ -156,6 +157,7 @@ def test_without_a_readable_memory_the_whole_log_is_looked_at(
     assert store.indexes() == []
 
 
+# Promise: format/metadata.md#the-memory-of-upkeep
 def test_an_old_memory_is_not_used(store: Recorded, clock: ManualClock) -> None:
     """Once in `gc.fence.age.ms` a round looks at the whole log, also if each one is that of another process."""
     log = written(store, clock)
@@ -169,6 +171,7 @@ def test_an_old_memory_is_not_used(store: Recorded, clock: ManualClock) -> None:
     assert looks in (3, 4)
 
 
+# Promise: format/metadata.md#the-memory-of-upkeep
 def test_a_memory_of_a_later_version_is_not_used(store: Recorded, clock: ManualClock) -> None:
     """An older copy of the metadata was restored, but not of this object."""
     log = written(store, clock)
@@ -206,6 +209,7 @@ def test_a_memory_that_cannot_be_saved_is_reported(store: Recorded, clock: Manua
     assert report.merged_slices == 2
 
 
+# Promise: format/metadata.md#the-memory-of-upkeep
 def test_a_saved_memory_is_read_back(store: Recorded, clock: ManualClock) -> None:
     """All of it, and without what is outdated: a topic with other configs."""
     log = written(store, clock)
@@ -293,6 +297,7 @@ def small(store: ObjectStore, clock: ManualClock) -> Log:
     return log
 
 
+# Promise: format/metadata.md#the-memory-of-upkeep
 def test_a_partition_may_be_due_by_time_and_by_changes(store: Recorded, clock: ManualClock) -> None:
     log = small(store, clock)
     state, memory = log.journal.refresh(), UpkeepMemory()
@@ -317,6 +322,7 @@ def test_a_partition_may_be_due_by_time_and_by_changes(store: Recorded, clock: M
     assert may_be_due(0)
 
 
+# Promise: format/metadata.md#the-memory-of-upkeep
 def test_what_is_not_due_is_read_back(store: Recorded, clock: ManualClock) -> None:
     log = small(store, clock)
     state, memory = log.journal.refresh(), UpkeepMemory()

@@ -62,6 +62,7 @@ def values(log: Log) -> list[int]:
     return [int(value) for value in log.read("t")["value"].to_pylist()]
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("duty", DUTIES)
 def test_what_was_prepared_before_a_restore_is_not_recorded(tmp_path: Path, duty: str) -> None:
     """The restored log has passed the version at which the duty began, and has all that it has planned with."""
@@ -89,6 +90,7 @@ def test_what_was_prepared_before_a_restore_is_not_recorded(tmp_path: Path, duty
         assert values(found) == wanted and not verify(found)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_compaction_that_began_before_a_restore_removes_nothing_for_lost_records(tmp_path: Path) -> None:
     """Its map has the newest offset of each key, and the restored log has other records there."""
     log, memory = compacted(tmp_path / "log"), UpkeepMemory()
@@ -132,6 +134,7 @@ def test_an_erasure_that_began_before_a_restore_erases_no_new_records(tmp_path: 
         assert values(found) == []
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_retention_that_began_before_a_restore_removes_no_new_records(tmp_path: Path) -> None:
     """Its offset is that of an old record in the lost log, and of a new one in the restored log."""
     log = new_log(tmp_path / "log", retention_ms="3600000")
@@ -153,6 +156,7 @@ def test_retention_that_began_before_a_restore_removes_no_new_records(tmp_path: 
         assert removed == [{}] and values(found) == [*range(18)]
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_an_erasure_that_ends_after_a_restore_says_that_records_are_back(tmp_path: Path) -> None:
     """The restore comes while it searches for the last time."""
     log = new_log(tmp_path / "log")

@@ -60,6 +60,7 @@ def test_an_object_that_was_cut(log: Log, tmp_path: Path) -> None:
     assert f"the object has {size - 1} bytes, not {size}" in messages(log)
 
 
+# Promise: cli.md#pylog-verify
 def test_a_flipped_bit_is_found_by_reading_deep(log: Log, tmp_path: Path) -> None:
     """A batch whose bytes have changed is named with object, position, topic and partition."""
     file = segment(log, tmp_path)
@@ -86,6 +87,7 @@ def met(log: Log) -> list[str]:
     return found
 
 
+# Promise: cli.md#pylog-verify
 def test_the_damaged_offsets_are_those_that_a_consumer_meets(tmp_path: Path) -> None:
     """Several batches of a large slice, and all of a small slice that has one damaged byte."""
     log = new_log(tmp_path)
@@ -101,6 +103,7 @@ def test_the_damaged_offsets_are_those_that_a_consumer_meets(tmp_path: Path) -> 
     assert found == met(log) and len(found) == 3
 
 
+# Promise: cli.md#pylog-verify
 def test_the_offsets_of_an_object_that_is_gone_are_those_that_a_consumer_misses(log: Log, tmp_path: Path) -> None:
     """By partition."""
     gone = segment(log, tmp_path)
@@ -154,6 +157,7 @@ def test_a_slice_of_an_object_that_is_not_live(log: Log, tmp_path: Path) -> None
         assert f"{gone}: the log has 2 slices in it, but it is not among the live objects" in messages(again, deep=True)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_state_that_breaks_a_rule(log: Log, tmp_path: Path) -> None:
     """The rule is named, with the version and the values, and the objects are checked nevertheless."""
     state = log.journal.refresh()
@@ -181,6 +185,7 @@ def test_a_checkpoint_that_cannot_be_read(log: Log, tmp_path: Path) -> None:
         assert f"meta/ckpt/{newest.name} is damaged" in messages(again)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_record_between_the_two_checkpoints_that_cannot_be_read(log: Log, tmp_path: Path) -> None:
     """Without it the older checkpoint could not be used if the newer one were damaged."""
     older, newest = (int(file.name[:20]) for file in sorted(tmp_path.glob("meta/ckpt/*"))[-2:])

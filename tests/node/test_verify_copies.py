@@ -46,6 +46,7 @@ def test_nothing_is_wrong_with_good_copies(log: Log) -> None:
     assert repair_copies(log, deep=True) == CopyRepair()
 
 
+# Promise: cli.md#pylog-verify, replicas.md#when-a-disk-fails
 @pytest.mark.parametrize("broker", [0, 2])
 @pytest.mark.parametrize(("damage", "deep"), DAMAGES)
 def test_a_bad_copy_is_named_and_repaired(
@@ -65,6 +66,7 @@ def test_a_bad_copy_is_named_and_repaired(
     assert verify(log, deep=True) == []
 
 
+# Promise: cli.md#pylog-verify
 def test_a_copy_that_cannot_be_restored_is_recorded_as_missing(log: Log, tmp_path: Path) -> None:
     name = put(log, [0, 1])
     for broker in (0, 1):
@@ -111,6 +113,7 @@ def with_bad_sectors(log: Log, tmp_path: Path, *names: str) -> BadSectors:
     return roots
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_copy_with_a_bad_sector_is_replaced(log: Log, tmp_path: Path) -> None:
     """The other copies of the disk are checked as well."""
     names = [put(log, [0, 1, 2]) for _ in range(3)]
@@ -121,6 +124,7 @@ def test_a_copy_with_a_bad_sector_is_replaced(log: Log, tmp_path: Path) -> None:
     assert verify(log, deep=True) == []
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_the_only_copy_with_a_bad_sector_stays(log: Log, tmp_path: Path) -> None:
     """A later read may succeed, so it is not recorded as missing."""
     name = put(log, [1])
@@ -152,6 +156,7 @@ def lose(log: Log, tmp_path: Path, broker: int) -> None:
     register_broker(log, broker, str(tmp_path / f"new-{broker}"), replaces=True, lose_data=True)
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_records_on_no_root_any_more_are_given_up(log: Log, tmp_path: Path) -> None:
     """Readers pass over their offsets, which the log names; other records of the partition stay."""
     put(log, [0, 1, 2], 3)
@@ -169,6 +174,7 @@ def test_records_on_no_root_any_more_are_given_up(log: Log, tmp_path: Path) -> N
     assert verify(log, deep=True) == [] and give_up_lost(log) == []
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_nothing_is_given_up_that_a_root_may_have(log: Log, tmp_path: Path) -> None:
     name = put(log, [1], 4)
     log.journal.propose(RemoveCopies(copies=(Copy(name, 1, epoch_of(log.journal.refresh(), 1) or 0),)))

@@ -70,6 +70,7 @@ def away_for(log: Log, root: Path, works: Collection[object]) -> Spread:
     return spread
 
 
+# Promise: operations.md#jobs
 @pytest.mark.parametrize("work", [find_sizes, find_damage])
 def test_a_root_that_a_task_does_not_have(log: Log, tmp_path: Path, work: object) -> None:
     """Neither are its objects missing, nor are they good."""
@@ -79,6 +80,7 @@ def test_a_root_that_a_task_does_not_have(log: Log, tmp_path: Path, work: object
     assert verify(log, deep=True) == []
 
 
+# Promise: operations.md#jobs
 @pytest.mark.parametrize("work", [find_sizes, find_damage])
 def test_no_object_is_replaced_because_a_task_does_not_have_the_root(log: Log, tmp_path: Path, work: object) -> None:
     """Although the driver could replace it."""

@@ -109,6 +109,7 @@ def check_whole(copy: Log, *kept: bytes) -> None:
     assert values(copy, "out").count(b"new") == 1
 
 
+# Promise: tasks/backup.md#restore
 def test_a_backup_has_what_waits_behind_records_that_it_lacks(log: Log, tmp_path: Path) -> None:
     """It has no commit with acks=1 that readers do not see; the next backup has those that they see."""
     write_pending(log)
@@ -125,6 +126,7 @@ def test_a_backup_has_what_waits_behind_records_that_it_lacks(log: Log, tmp_path
     assert place.lost() == set()
 
 
+# Promise: tasks/backup.md#restore
 def test_a_restoration_with_holes_is_killed_and_run_again(log: Log, tmp_path: Path) -> None:
     """Before each of its changes in turn."""
     write_pending(log)
@@ -149,6 +151,7 @@ def test_a_restoration_with_holes_is_killed_and_run_again(log: Log, tmp_path: Pa
     assert number > 15
 
 
+# Promise: tasks/backup.md#restore
 def test_what_all_roots_lack_cannot_be_backed_up(log: Log, tmp_path: Path) -> None:
     """Nothing says that half of the transaction is enough."""
     write_pending(log)
@@ -158,6 +161,7 @@ def test_what_all_roots_lack_cannot_be_backed_up(log: Log, tmp_path: Path) -> No
         Place(log, tmp_path / "backups").make()
 
 
+# Promise: copies.md#keep-a-mirror
 @pytest.mark.parametrize("follows", [False, True])
 @pytest.mark.parametrize("away", [False, True])
 def test_a_mirror_has_what_waits_behind_records_that_it_lacks(
@@ -181,6 +185,7 @@ def lose_disk(log: Log, tmp_path: Path) -> None:
     fence_broker(log.journal, 1, "its disk is away")
 
 
+# Promise: copies.md#keep-a-mirror
 @pytest.mark.parametrize("after", [False, True])
 def test_a_recovery_that_makes_holes_is_killed_at_any_write(log: Log, tmp_path: Path, *, after: bool) -> None:
     begin_mirror(log, store := LocalStore(str(tmp_path / "mirror"), "os"))
@@ -201,6 +206,7 @@ def test_a_recovery_that_makes_holes_is_killed_at_any_write(log: Log, tmp_path: 
     assert writes > 7
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_mirror_waits_for_a_transaction_whose_roots_are_away(log: Log, tmp_path: Path) -> None:
     """It has no record of it before it has its objects."""
     begin_mirror(log, store := LocalStore(str(tmp_path / "mirror"), "os"))
@@ -218,6 +224,7 @@ def test_a_mirror_waits_for_a_transaction_whose_roots_are_away(log: Log, tmp_pat
     check_whole(spark_log.connect(store.url), b"one", b"two", b"pair")
 
 
+# Promise: copies.md#keep-a-mirror
 def test_a_mirror_that_lost_a_part_of_a_transaction_is_not_recovered(log: Log, tmp_path: Path) -> None:
     """The transaction is pending, and its position counts: verify names the object, and a recovery refuses."""
     begin_mirror(log, store := LocalStore(str(tmp_path / "mirror"), "os"))

@@ -42,6 +42,7 @@ def replaced(text: str, names: Mapping[str, object]) -> str:
 # ------------------------------------------------------------------------------------------------------------- compose
 
 
+# Promise: deployment.md#compose-with-minio, deployment.md#container
 def test_the_coordinators_of_the_compose_file_share_a_log(s3: Any, tmp_path: Path) -> None:
     """In the place of MinIO is moto's server.  One coordinator takes over from the other, and both pass the image's
     health check.
@@ -73,6 +74,7 @@ def test_the_coordinators_of_the_compose_file_share_a_log(s3: Any, tmp_path: Pat
             one.kill()
 
 
+# Promise: deployment.md#container
 def test_a_coordinator_with_tls_passes_the_health_check_of_the_image(tmp_path: Path) -> None:
     """Its port answers https:// only, with a certificate of an unknown authority."""
     certificate, key = make_certificate(tmp_path)
@@ -165,6 +167,7 @@ class Pods:
         subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=120, check=True)
 
 
+# Promise: deployment.md#a-quorum-on-kubernetes
 def test_the_pods_of_a_quorum_start_and_one_may_lose_its_volume(tmp_path: Path) -> None:
     """First voters are formatted once.  A pod whose volume is new joins under another directory id, without a vote."""
     pods = Pods(tmp_path)

@@ -44,6 +44,7 @@ class Manifest:
 COORDINATOR, QUORUM = Manifest("coordinator.yaml"), Manifest("quorum.yaml")
 
 
+# Promise: deployment.md#container
 def test_the_image_copies_what_is_there_and_is_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     allowed = {line.removeprefix("!") for line in ignored if line.startswith("!")}
@@ -51,6 +52,7 @@ def test_the_image_copies_what_is_there_and_is_not_ignored() -> None:
     assert set(copied) == allowed and all((ROOT / name).exists() for name in copied)
 
 
+# Promise: deployment.md#container
 def test_the_image_runs_without_root_and_checks_its_health() -> None:
     assert DOCKERFILE.count("\nFROM ") == 2 and re.search(r"^USER [1-9]", DOCKERFILE, re.MULTILINE)
     assert "HEALTHCHECK" in DOCKERFILE and "/alive" in DOCKERFILE
@@ -59,12 +61,14 @@ def test_the_image_runs_without_root_and_checks_its_health() -> None:
     parse_command(yaml.safe_load(command[1]))
 
 
+# Promise: deployment.md#compose-with-minio
 def test_the_compose_file_opens_no_port_to_other_machines() -> None:
     """It has neither tokens nor TLS."""
     ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", ())]
     assert len(ports) == 2 and all(port.startswith("127.0.0.1:") for port in ports)
 
 
+# Promise: deployment.md#kubernetes
 def test_a_pod_starts_with_the_settings_of_the_manifest(tmp_path: Path) -> None:
     """Config map and tokens in one file, as its shell command makes it; the addresses are those of the service."""
     (text,) = COORDINATOR.container["args"]
@@ -79,6 +83,7 @@ def test_a_pod_starts_with_the_settings_of_the_manifest(tmp_path: Path) -> None:
     assert parse_tokens({"me": "admin a-token-of-the-tests"})
 
 
+# Promise: deployment.md#kubernetes
 @pytest.mark.parametrize("manifest", [COORDINATOR, QUORUM], ids=["coordinator", "quorum"])
 def test_probes_and_names_of_a_manifest_agree(manifest: Manifest) -> None:
     """Readiness asks for health, liveness only whether the process answers; at most one pod is evicted at a time.  A
@@ -99,6 +104,7 @@ def test_probes_and_names_of_a_manifest_agree(manifest: Manifest) -> None:
     assert manifest.pod["securityContext"]["runAsNonRoot"]
 
 
+# Promise: deployment.md#a-quorum-on-kubernetes
 def test_there_is_a_standby_and_a_node_for_each_peer() -> None:
     """The peers of the quorum are its pods, numbered as Kubernetes numbers them."""
     assert COORDINATOR.set["replicas"] == 2
@@ -109,6 +115,7 @@ def test_there_is_a_standby_and_a_node_for_each_peer() -> None:
     assert peers[1].split(",") == expected
 
 
+# Promise: deployment.md#kubernetes
 @pytest.mark.parametrize("version", ["1.29", "1.37"])
 def test_kubernetes_knows_each_field_of_the_manifests(version: str) -> None:
     """By the schemas of an old and a new version: no field is unknown, missing or of another type."""

@@ -125,6 +125,7 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     assert "spark_log/cli/console/static/index.html" in pages
 
 
+# Promise: ../README.md#two-commands
 def test_the_sdist_gives_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     """Byte for byte in each file, so Spark needs to try one of the two only."""
     run(*PIP, "wheel", *OFFLINE, "--wheel-dir", tmp_path, sdist, cwd=tmp_path)
@@ -146,6 +147,7 @@ def test_the_wheel_brings_the_configuration(wheel: Path) -> None:
     assert found
 
 
+# Promise: ../README.md#in-your-own-project
 def test_a_git_repository_can_be_installed(tmp_path: Path) -> None:
     """pip builds all of it from a clone."""
     project = copy_of_project(tmp_path / "project")
@@ -157,6 +159,7 @@ def test_a_git_repository_can_be_installed(tmp_path: Path) -> None:
     assert "Usage: pylog" in run(python.parent / "pylog", "--help", cwd=tmp_path)
 
 
+# Promise: ../README.md#in-your-own-project
 def test_a_wheel_can_be_installed_with_extras(wheel: Path, tmp_path: Path) -> None:
     """By its path."""
     python = environment(tmp_path / "venv")
@@ -175,6 +178,7 @@ def test_links_of_the_readme_are_absolute_on_an_index() -> None:
     assert "](#in-your-own-project)" in found
 
 
+# Promise: operations.md#jobs
 def test_every_job_runs_as_a_module(installed: Installed, tmp_path: Path) -> None:
     """`python -m spark_log.jobs.NAME`, with its own help, outside of a checkout."""
     for file in sorted((ROOT / "jobs").glob("*.py")):
@@ -182,6 +186,7 @@ def test_every_job_runs_as_a_module(installed: Installed, tmp_path: Path) -> Non
         assert "usage:" in said, file
 
 
+# Promise: operations.md#jobs
 @pytest.mark.spark
 @pytest.mark.parametrize("installed", ["wheel"], indirect=True)
 def test_an_installed_job_exports_a_topic(installed: Installed, tmp_path: Path) -> None:
@@ -215,6 +220,7 @@ def test_the_command_is_there(installed: Installed, tmp_path: Path) -> None:
     assert "Usage: pylog" in run(installed.bin / "pylog", "--help", cwd=tmp_path)
 
 
+# Promise: ../README.md#two-commands
 @pytest.mark.spark
 @pytest.mark.parametrize("installed", ["wheel"], indirect=True)
 def test_spark_reads_and_writes_without_registration(installed: Installed, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def third_party_imports() -> set[str]:
     return {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"spark_log", "pyspark_pylog"}
 
 
+# Promise: ../README.md#two-commands, dependencies.md#always
 def test_every_import_is_declared() -> None:
     """Nothing works only because another package happens to bring what it needs."""
     parser = setup_cfg()
@@ -77,6 +78,7 @@ def test_every_import_is_declared() -> None:
     assert third_party_imports() - ONLY_IF_THERE <= {IMPORTED_AS.get(name, name) for name in declared}
 
 
+# Promise: dependencies.md#lower-bounds
 def test_lower_bounds_are_the_tested_ones() -> None:
     """`lowest.txt` pins what users get at least; the whole suite passes with it."""
     bounds = {line.partition(">=")[0].split("[")[0]: line.partition(">=")[2].split(",")[0] for line in requirements()}
@@ -86,6 +88,7 @@ def test_lower_bounds_are_the_tested_ones() -> None:
     assert needed <= set(pinned)
 
 
+# Promise: dependencies.md#dependencies
 @pytest.mark.parametrize(("requirement", "name"), requirements().items())
 def test_every_dependency_has_its_reason(requirement: str, name: str) -> None:
     """A requirement is a row in docs/dependencies.md, as it is written in setup.cfg."""

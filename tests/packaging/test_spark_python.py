@@ -32,6 +32,7 @@ def zips(home: Path) -> list[str]:
 HOME = Path(pyspark.__file__).parent
 
 
+# Promise: spark.md#settings
 def test_an_installed_pyspark_goes_before_the_zip(tmp_path: Path) -> None:
     """Its zips are left out, what else Spark asks for stays, in its order."""
     others = [str(tmp_path / "a"), str(tmp_path / "b.zip")]
@@ -77,6 +78,7 @@ def chosen(script: Path, path: Path, **variables: str) -> str:
     return subprocess.run([script, "-c", code], env=env, capture_output=True, text=True, check=True).stdout.strip()
 
 
+# Promise: spark.md#settings
 def test_it_runs_the_python_of_its_environment(tmp_path: Path) -> None:
     """Activated or not, installed or in a checkout; PYLOG_PYTHON wins, and python3 of the path comes last."""
     of_path = python_in(tmp_path / "bin")
@@ -91,6 +93,7 @@ def test_it_runs_the_python_of_its_environment(tmp_path: Path) -> None:
     assert chosen(in_checkout, of_path.parent) == str(python)
 
 
+# Promise: spark.md#settings
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [

@@ -143,6 +143,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         found.kill()
 
 
+# Promise: deployment.md#deploy, monitoring.md#probes
 @pytest.mark.slow
 def test_systemd_starts_the_units(machine: Machine) -> None:
     """A coordinator that ends or hangs is started again, without a limit; one that is stopped releases the log.  Then
@@ -177,6 +178,7 @@ def test_systemd_starts_the_units(machine: Machine) -> None:
     assert machine.systemctl("is-active", "pylog-maintain.timer", "pylog-alive.timer") == "active\nactive"
 
 
+# Promise: monitoring.md#probes
 @pytest.mark.slow
 def test_the_check_does_not_end_a_coordinator_that_is_opening_its_log(machine: Machine) -> None:
     """It does not listen yet: if it were ended, a log that takes long to open would never be opened."""

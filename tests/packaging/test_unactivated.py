@@ -37,6 +37,7 @@ def run(code: str, bare: Path, *arguments: Path, **variables: str) -> str:
     return done.stdout
 
 
+# Promise: spark.md#how-spark-finds-it
 @pytest.mark.slow
 def test_a_spark_that_runs_already_takes_the_source_from_register(bare: Path, tmp_path: Path) -> None:
     """It has looked in the wrong Python, for the source and for its workers; the registered source runs in the
@@ -47,6 +48,7 @@ def test_a_spark_that_runs_already_takes_the_source_from_register(bare: Path, tm
     assert "found 1\nworkers python3\n" in run(code, bare, tmp_path / "log")
 
 
+# Promise: spark.md#settings
 @pytest.mark.slow
 def test_the_script_for_spark_runs_the_python_of_its_environment(bare: Path, tmp_path: Path) -> None:
     """conf/spark-python, as pip installs it; python3 of the path has no PySpark."""
@@ -61,6 +63,7 @@ def test_the_script_for_spark_runs_the_python_of_its_environment(bare: Path, tmp
     assert "found 1" in run(code, bare, tmp_path / "log", PYSPARK_PYTHON=str(script))
 
 
+# Promise: spark.md#when-it-is-not-found
 @pytest.mark.slow
 def test_a_chosen_python_without_pylog_is_named(bare: Path) -> None:
     """`register` says which Python Spark's workers run, where pylog is, and what to set, before a job fails."""

@@ -25,6 +25,7 @@ def read(unit: Path) -> configparser.ConfigParser:
     return parser
 
 
+# Promise: deployment.md#deploy, operations.md#operate-a-log
 def test_pylog_accepts_the_commands_of_the_units() -> None:
     """Each option exists and has a value of its type; `pylog` is the program of all but the check."""
     commands = [read(unit).get("Service", "ExecStart") for unit in UNITS if unit.suffix == ".service"]
@@ -46,6 +47,7 @@ def test_a_timer_has_its_service() -> None:
     assert timers and all(timer.with_suffix(".service").exists() for timer in timers)
 
 
+# Promise: deployment.md#deploy, operations.md#operate-a-log
 def test_systemd_reads_the_units(tmp_path: Path) -> None:
     """With a program that exists in place of pylog."""
     analyze = shutil.which("systemd-analyze")

@@ -9,6 +9,7 @@ from spark_log.testing.month import SILENT_DAYS, Month, excesses, main, unrest
 DAYS = 4
 
 
+# Promise: testing.md#simulations
 def test_what_a_small_log_needs_does_not_grow() -> None:
     """Appends, retention, merges, fences, collection and checkpoints, for days; then silence."""
     month = Month(seed=0)

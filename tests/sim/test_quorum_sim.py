@@ -45,6 +45,8 @@ TRIES = 12
 """Seeds that are tried from there on: what is drawn changes with the code that draws."""
 
 
+# Promise: quorum.md#operate-a-quorum, quorum.md#when-a-node-is-lost, raft.md#a-replicated-log, raft.md#read,
+# Promise: raft.md#stop-a-node, raft.md#write-the-disk, raft.md#write-the-loop
 def test_no_promise_is_broken() -> None:
     """Messages are lost, doubled and late, replicas crash and stop, disks are replaced and voters changed."""
     total = Counter[str]()
@@ -66,6 +68,7 @@ def test_no_promise_is_broken() -> None:
     assert [what for what in happened if not total[what]] == []
 
 
+# Promise: raft.md#test-it
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_missing_rule_is_noticed(mutation: str) -> None:
     """Each rule of the protocol, taken away, breaks a promise: the simulation can see what it is for."""
@@ -75,6 +78,7 @@ def test_a_missing_rule_is_noticed(mutation: str) -> None:
     )
 
 
+# Promise: raft.md#test-it
 def test_a_seed_decides_everything() -> None:
     """The same messages at the same times."""
     first, second = (simulate(3, transcript=True) for _ in range(2))

@@ -90,6 +90,7 @@ CRASHES = ("error: AssertionError", "error: IndexError", "error: KeyError")
 """A run that ends so has met a fault of the simulation, or of the mutation: no promise was broken."""
 
 
+# Promise: cli.md#pylog-maintain, testing.md#simulations
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
 def test_no_promise_is_broken(first: int) -> None:
     """Writers, readers, consumers and maintainers under lost requests, late effects, stalls, crashes and zombies."""
@@ -126,6 +127,7 @@ def test_coordinators_take_over_from_each_other() -> None:
     assert result.counts["GroupGenerationRecord"] > 3 and result.counts["shared commits"] > 1
 
 
+# Promise: testing.md#simulations
 def test_threads_of_one_process_run_as_the_seed_says() -> None:
     """In one seed in ten several threads share a journal, and producers write with their own."""
     counts = sum((simulate(seed).counts for seed in (29, 39)), Counter[str]())

@@ -62,6 +62,7 @@ WANTED = {
 }
 
 
+# Promise: tasks/topics.md#what-changes
 def test_the_first_topics_of_a_new_log(tmp_path: Path, file: Path) -> None:
     """With --create only, and not for a file that is refused."""
     url, root = f"file://{tmp_path}/new", tmp_path / "new"
@@ -83,6 +84,7 @@ def test_the_first_topics_of_a_new_log(tmp_path: Path, file: Path) -> None:
     assert applied("apply", "--create")[0]["changes"] == 0
 
 
+# Promise: tasks/topics.md#describe-topics-in-a-file
 def test_a_plan_names_all_changes_and_makes_none(log: Log, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 3; afterwards `apply` makes them, and there is nothing left."""
     summary, status = run(log, "plan", file)
@@ -96,6 +98,7 @@ def test_a_plan_names_all_changes_and_makes_none(log: Log, file: Path, capsys: p
         assert (status, summary["changes"]) == (0, 0)
 
 
+# Promise: tasks/topics.md#what-changes
 def test_a_topic_that_differs_is_altered(log: Log, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Partitions are added; configs are set and unset; what the file leaves out stays."""
     log.admin.create_topics(
@@ -114,6 +117,7 @@ def test_a_topic_that_differs_is_altered(log: Log, file: Path, capsys: pytest.Ca
     assert topics(log) == {**WANTED, "payments": (2, {"retention.ms": "7000"}), "other": (4, {})}
 
 
+# Promise: tasks/topics.md#what-changes
 def test_a_topic_is_deleted_only_if_file_and_command_say_so(
     log: Log, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +133,7 @@ def test_a_topic_is_deleted_only_if_file_and_command_say_so(
     assert set(topics(log)) == {"new"}
 
 
+# Promise: operations.md#jobs, tasks/topics.md#what-changes
 def test_all_changes_are_one_commit(log: Log, file: Path) -> None:
     """So a job that is killed has made all of them, or none."""
     log.admin.create_topics([NewTopic("orders", 1, {"retention.bytes": "9"}), NewTopic("old", 1)])
@@ -144,6 +149,7 @@ def positions(log: Log, group: str) -> dict[str, int]:
     return {f"{tp.topic}-{tp.partition}": at.offset for tp, at in found.items()}
 
 
+# Promise: tasks/topics.md#what-changes
 def test_groups_begin_where_the_file_says(log: Log, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In partitions where they have no position, also in new ones; --reset-groups moves them in the others, too."""
     log.append("t", [{"value": "v"}] * 5)
@@ -170,6 +176,7 @@ def test_groups_begin_where_the_file_says(log: Log, file: Path, capsys: pytest.C
     assert positions(log, "moved")["t-0"] == 1 and run(log, "plan", file, "--reset-groups")[1] == 0
 
 
+# Promise: tasks/topics.md#what-changes
 def test_a_group_that_commits_after_the_plan_keeps_its_position(log: Log) -> None:
     """Also if the changes were made, the answer was lost, and they are sent again."""
     log.append("t", [{"value": "v"}] * 5)
@@ -183,6 +190,7 @@ def test_a_group_that_commits_after_the_plan_keeps_its_position(log: Log) -> Non
     assert positions(log, "g") == {"t-0": 4} and plan_changes(log.journal, declared).changes.positions == {}
 
 
+# Promise: tasks/topics.md#what-changes
 def test_a_group_is_deleted_only_if_file_and_command_say_so(log: Log, file: Path) -> None:
     """A group that does not exist needs no deletion.  One that is in use is refused, and nothing is changed."""
     log.append("t", [{"value": "v"}])
@@ -204,6 +212,7 @@ def replicas(log: Log, topic: str) -> list[tuple[int, ...]]:
     return [part.replicas for part in log.admin.describe_topics([topic])[topic].partitions]
 
 
+# Promise: tasks/topics.md#what-changes
 def test_replicas_are_moved(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By a factor or by hand, of topics old and new, also if min.insync.replicas changes with them.  A second run has
     nothing to do while the records move."""
@@ -232,6 +241,7 @@ def test_replicas_are_moved(tmp_path: Path, file: Path, capsys: pytest.CaptureFi
     assert [len(one) for one in replicas(log, "u")] == [1, 1, 1]
 
 
+# Promise: tasks/topics.md#kafkas-reassignments
 def test_a_file_of_kafkas_reassignments(tmp_path: Path, file: Path) -> None:
     """As of kafka-reassign-partitions, and of `pylog reassign generate`; an error names the entry."""
     log = replicated_log(tmp_path)
@@ -246,6 +256,7 @@ def test_a_file_of_kafkas_reassignments(tmp_path: Path, file: Path) -> None:
         run(log, "apply", file)
 
 
+# Promise: tasks/topics.md#kafkas-reassignments
 def test_all_faults_of_a_file_of_kafkas_are_named_together(tmp_path: Path, file: Path) -> None:
     """Those of the file, of the log, and of entries that the log refuses for a reason of their topic; nothing moves."""
     log = replicated_log(tmp_path)
@@ -278,6 +289,7 @@ def test_all_faults_of_a_file_of_kafkas_are_named_together(tmp_path: Path, file:
     assert [*replicas(log, "t"), *replicas(log, "u")] == before
 
 
+# Promise: tasks/topics.md#what-changes
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -336,6 +348,7 @@ groups:
 """
 
 
+# Promise: tasks/topics.md#what-changes
 def test_all_faults_are_named_together(log: Log, file: Path) -> None:
     """Those of the file and those of the log, each in its line, and no others that follow from them."""
     log.admin.create_topics([NewTopic("orders", 3)])
@@ -369,6 +382,7 @@ def test_all_faults_are_named_together(log: Log, file: Path) -> None:
     assert all(line.strip().startswith(one) for line, one in zip(found, expected, strict=True))
 
 
+# Promise: operations.md#jobs, tasks/topics.md#describe-topics-in-a-file
 def test_the_job_under_spark_submit(log: Log, file: Path) -> None:
     """The last line is the summary."""
     status, out, _ = finished(submitted("admin.py", "--url", log.url, "plan", str(file)))
@@ -376,6 +390,7 @@ def test_the_job_under_spark_submit(log: Log, file: Path) -> None:
     assert json.loads(out.splitlines()[-1])["create"] == ["audit", "orders", "payments"]
 
 
+# Promise: tasks/topics.md#describe-topics-in-a-file
 def test_the_job_without_spark(tmp_path: Path) -> None:
     """Also on a machine without Java."""
     command = [sys.executable, str(JOBS / "admin.py"), "--url", f"{tmp_path}/log", "plan", "nofile.yaml"]

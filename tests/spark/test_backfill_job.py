@@ -80,6 +80,7 @@ def expected(count: int = 300) -> list[tuple[int, str, datetime.datetime]]:
     return [(n, f"c{n % 5}", START + n * MINUTE) for n in range(count)]
 
 
+# Promise: tasks/backfill.md#a-large-table
 def test_each_row_is_a_record_with_its_key_and_time(classic: SparkSession, topic: Log, table: Path) -> None:
     """In chunks of whole hours; in the order of time within each partition; a second run writes nothing."""
     summary = run(classic, topic, table, *BY_ID)
@@ -95,6 +96,7 @@ def test_each_row_is_a_record_with_its_key_and_time(classic: SparkSession, topic
     assert topic.journal.refresh().version == version
 
 
+# Promise: tasks/backfill.md#a-large-table
 def test_a_run_continues_after_the_last_chunk(classic: SparkSession, topic: Log, table: Path) -> None:
     """With chunks of another size, too, and rows that were added at the end of the table."""
     run(classic, topic, table, *BY_ID, "--where", "at < '2024-05-01 02:00'")
@@ -106,6 +108,7 @@ def test_a_run_continues_after_the_last_chunk(classic: SparkSession, topic: Log,
     assert written(topic) == expected(400)
 
 
+# Promise: tasks/backfill.md#a-large-table
 def test_of_two_runs_that_planned_other_chunks_one_ends(classic: SparkSession, topic: Log, table: Path) -> None:
     """Its chunk has rows that the other run has written meanwhile.  A run after that continues."""
     args = job.parse_args(arguments(topic, table, *BY_ID, "--name", "b"))
@@ -126,6 +129,7 @@ def test_of_two_runs_that_planned_other_chunks_one_ends(classic: SparkSession, t
     assert written(topic) == expected()
 
 
+# Promise: tasks/backfill.md#a-large-table
 def test_a_topic_that_was_created_again_is_refused(classic: SparkSession, topic: Log, table: Path) -> None:
     """The log still knows that the backfill is done, and the new topic has no rows.  In the middle of a run, too."""
     run(classic, topic, table, *BY_ID)
@@ -150,6 +154,7 @@ def test_a_last_commit_that_was_lost_with_its_disks_is_not_taken_for_another_top
         job.check_same_topic(last_commit(6, 4, {}, ""), "id", "topic 't'", "the backfill 'b'")
 
 
+# Promise: tasks/backfill.md#rows-as-json
 def test_the_row_as_json_to_a_partition(classic: SparkSession, topic: Log, table: Path) -> None:
     """From a table of the catalog.  Times keep microseconds, also in a nested key; nulls are left out; NaN is text."""
     late = "named_struct('at', at + INTERVAL '1' MICROSECOND, 'none', null, 'here', TIMESTAMP_NTZ '2024-05-01 00:00')"
@@ -172,6 +177,7 @@ def test_the_row_as_json_to_a_partition(classic: SparkSession, topic: Log, table
         assert row["value"].decode() == f'{{"id":{n},"at":"{at}0Z","part":1,"late":{late},"odd":{odd}}}'
 
 
+# Promise: tasks/backfill.md#into-a-topic-with-a-schema
 def test_the_columns_of_a_table_in_a_topic_with_a_schema(classic: SparkSession, log: Log, table: Path) -> None:
     """The job creates it; the second run continues; a table that does not fit is refused before the first commit."""
     columns = ("--value", "columns", "--key", "customer", "--partition", "part", "--create", "2")
@@ -198,6 +204,7 @@ def test_the_columns_of_a_table_in_a_topic_with_a_schema(classic: SparkSession, 
     assert log.read("v", columns=["id", "part"]).to_pylist() == [{"id": 7, "part": 1}]
 
 
+# Promise: tasks/backfill.md#a-large-table
 def test_records_that_retention_would_remove_are_named(
     classic: SparkSession, log: Log, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +236,7 @@ def test_wrong_input_is_refused(classic: SparkSession, topic: Log, table: Path, 
     assert topic.read("t").num_rows == 0
 
 
+# Promise: tasks/backfill.md#a-large-table
 def test_rows_without_a_time_or_of_the_future_are_refused(classic: SparkSession, topic: Log, tmp_path: Path) -> None:
     """Nothing is written; the error says how to leave them out, or which limit to raise."""
     future = (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(3650)).replace(microsecond=0)

@@ -39,6 +39,7 @@ def done(spark: SparkSession, *arguments: str, url: str = "") -> dict[str, Any]:
     return summary
 
 
+# Promise: tasks/backup.md#backup-and-restore
 def test_backups_of_a_log_with_brokers(classic: SparkSession, tmp_path: Path) -> None:
     """Made, listed, removed and restored by tasks, which read copies in any root."""
     log, to = replicated_log(tmp_path), ["--backups", f"file://{tmp_path}/backups"]
@@ -63,6 +64,7 @@ def test_backups_of_a_log_with_brokers(classic: SparkSession, tmp_path: Path) ->
     assert done(classic, *to, "--keep", "30d", url=log.url)["removed"] == ()
 
 
+# Promise: tasks/backup.md#restore
 def test_what_is_refused(classic: SparkSession, tmp_path: Path) -> None:
     """Unknown backups, a coordinator as the place of a log, a root that is not empty, and wrong places of backups."""
     log, to = new_log(tmp_path / "log"), ["--backups", str(tmp_path / "backups")]
@@ -89,6 +91,7 @@ def test_what_is_refused(classic: SparkSession, tmp_path: Path) -> None:
         done(classic, *to, url=f"{tmp_path}/lgo")
 
 
+# Promise: operations.md#jobs, tasks/backup.md#backup-and-restore
 def test_backups_are_listed_without_spark(tmp_path: Path) -> None:
     """Also on a machine without Java; an error is a sentence."""
     log = new_log(tmp_path / "log")
@@ -111,6 +114,7 @@ def test_backups_are_listed_without_spark(tmp_path: Path) -> None:
     assert done.stderr.startswith("backup: ") and "Traceback" not in done.stderr
 
 
+# Promise: tasks/backup.md#restore
 def test_the_list_says_which_backups_have_records_that_were_erased_later(tmp_path: Path) -> None:
     """By the newest backup; `--restore --dry-run` says what has to be erased again."""
     log = new_log(tmp_path / "log")

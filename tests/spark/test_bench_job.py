@@ -11,6 +11,7 @@ from spark_log import Log, NewTopic
 SMALL = ("--rows", "300", "--rounds", "2", "--partitions", "2", "--rate", "40", "--duration", "1s")
 
 
+# Promise: performance.md#measure-your-own-storage
 @pytest.mark.tasks
 def test_each_part_counts_its_records_and_the_topics_are_deleted(
     spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]
@@ -27,6 +28,7 @@ def test_each_part_counts_its_records_and_the_topics_are_deleted(
     assert log.admin.list_topics() == ["pylog-bench-killed"]
 
 
+# Promise: performance.md#measure-your-own-storage
 def test_a_dry_run_says_what_would_be_written(spark: SparkSession, log: Log) -> None:
     """A round for warming up among it, and both topics of the stream."""
     found, status = bench(spark, parse_args(["--url", log.url, *SMALL, "--dry-run", "--record-size", "92"]))

@@ -32,6 +32,7 @@ def fill_for_erasure(log: Log) -> None:
     append_old(log, "t", ROUNDS)
 
 
+# Promise: tasks/erase.md#large-topics
 @pytest.mark.tasks
 def test_tasks_erase_from_objects(spark: SparkSession, url: str, log: Log) -> None:
     """Each object is a share, and is given to two tasks; the report counts each record once."""
@@ -64,6 +65,7 @@ def done(spark: SparkSession, url: str, *more: str) -> tuple[dict[str, Any], int
     return summary, status
 
 
+# Promise: tasks/erase.md#large-topics
 def test_the_job_erases_and_reports(
     classic: SparkSession, url: str, log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def files(to: Path) -> dict[str, bytes]:
     return {str(path.relative_to(to)): path.read_bytes() for path in sorted(to.rglob("*.parquet"))}
 
 
+# Promise: tasks/export.md#export-to-a-table
 def test_each_record_is_once_in_the_folder_of_its_day(classic: SparkSession, topic: Log, to: Path) -> None:
     """All columns, byte for byte; several tasks; the summary counts the rows and names where the next run begins."""
     summary = run(classic, topic, to)
@@ -108,6 +109,7 @@ def test_each_record_is_once_in_the_folder_of_its_day(classic: SparkSession, top
     assert summary["ends"] == {str(part.partition): part.end for part in ends}
 
 
+# Promise: tasks/export.md#export-to-a-table
 def test_a_run_continues_where_the_last_one_ended(classic: SparkSession, topic: Log, to: Path) -> None:
     """With a new partition, and without a run if nothing is new; a group shows the progress."""
     run(classic, topic, to)
@@ -135,6 +137,7 @@ def options_of(kind: str, uri: str) -> list[str]:
     return ["--format", kind, *(catalog if kind == "iceberg" else [])]
 
 
+# Promise: tasks/export.md#each-record-is-exported-once
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_of_two_first_jobs_the_slower_one_continues(
     classic: SparkSession, topic: Log, to: Path, tmp_path: Path, kind: str
@@ -154,6 +157,7 @@ def test_of_two_first_jobs_the_slower_one_continues(
         other.check()
 
 
+# Promise: tasks/export.md#delta-and-iceberg, tasks/export.md#each-record-is-exported-once
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_table_of_commits_has_each_record_once(
     classic: SparkSession, topic: Log, to: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
@@ -201,6 +205,7 @@ class OneFile(job.Export):
         return [Written([WrittenFile("a.parquet", len(content), pq.read_metadata(pa.BufferReader(content)))], 0)]
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_job_keeps_its_files_if_its_run_was_committed_before(topic: Log, to: Path) -> None:
     """The answer to its own commit may have been lost: then they are in the table."""
     args = job.parse_args(["--url", topic.url, "--topic", "t", "--to", str(to)])
@@ -238,6 +243,7 @@ def keep_files(to: Path, share: Callable[[int], bool]) -> None:
             (to / name).unlink()
 
 
+# Promise: tasks/export.md#each-record-is-exported-once
 @pytest.mark.parametrize("left", ["no file", "half of the files", "all files"])
 def test_an_unfinished_run_is_written_again(classic: SparkSession, topic: Log, to: Path, left: str) -> None:
     """Whatever the killed job has left, and although the topic has grown and was merged meanwhile."""
@@ -253,6 +259,7 @@ def test_an_unfinished_run_is_written_again(classic: SparkSession, topic: Log, t
     assert {name: content for name, content in files(to).items() if name in before} == before
 
 
+# Promise: tasks/export.md#each-record-is-exported-once
 def test_two_jobs_at_the_same_time_write_one_table(classic: SparkSession, topic: Log, to: Path) -> None:
     """Whichever plans a run, both write the same files."""
     with ThreadPoolExecutor(2) as pool:
@@ -260,6 +267,7 @@ def test_two_jobs_at_the_same_time_write_one_table(classic: SparkSession, topic:
     assert exported(to) == in_log(topic)
 
 
+# Promise: tasks/mirror-topics.md#failures-of-a-job-that-repeats
 def test_a_continuous_export_ends_with_its_topic(
     classic: SparkSession, topic: Log, to: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,6 +306,7 @@ def test_a_dry_run_writes_nothing(classic: SparkSession, topic: Log, to: Path) -
     assert run(classic, topic, to, "--dry-run")["records"] == 160
 
 
+# Promise: tasks/export.md#when-records-are-gone
 def test_records_that_were_removed_before_the_export_are_named(classic: SparkSession, topic: Log, to: Path) -> None:
     """The job fails, or skips them if asked to, and counts them; also in a run that was planned before."""
     run(classic, topic, to, "--end", "5")
@@ -338,6 +347,7 @@ def test_wrong_input_is_refused_before_anything_is_written(
     assert not to.exists()
 
 
+# Promise: tasks/export.md#each-record-is-exported-once
 def test_a_folder_that_has_other_files_is_refused(classic: SparkSession, topic: Log, to: Path) -> None:
     """Files of anybody else; another topic; the same export with other settings; a topic that was created again."""
     to.mkdir()
@@ -380,6 +390,7 @@ def test_a_query_that_failed_is_named_without_its_state() -> None:
 ORDERS = "id INT NOT NULL, date DATE, price DECIMAL(10,2), item STRUCT<name: STRING>, tags ARRAY<STRING>"
 
 
+# Promise: tasks/export.md#topics-with-a-schema
 def test_a_topic_with_a_schema_is_exported_as_its_columns(
     classic: SparkSession, log: Log, to: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -409,6 +420,7 @@ def test_a_topic_with_a_schema_is_exported_as_its_columns(
     assert [tuple(row) for row in found] == rows
 
 
+# Promise: tasks/export.md#topics-with-a-schema
 def test_values_from_before_the_schema_are_refused_or_parsed(classic: SparkSession, log: Log, to: Path) -> None:
     """As the whole export is by default; bytes without a schema are no columns."""
     log.admin.create_topics([NewTopic("t", 1, FOREVER)])
@@ -505,6 +517,7 @@ def test_tasks_have_each_record_once(sizes: list[tuple[int, int]], task_bytes: i
     assert found == every or len(tasks) == tasks_max
 
 
+# Promise: tasks/export.md#export-to-a-table
 @given(times=st.lists(st.integers(-(10**16), 10**17), max_size=20))
 def test_rows_go_to_the_folder_of_their_time(times: list[int]) -> None:
     """Days and hours in UTC, also before 1970; rows of a folder keep their order."""

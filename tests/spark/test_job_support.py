@@ -32,6 +32,7 @@ DYNAMIC = {
 }
 
 
+# Promise: tasks/mirror-topics.md#failures-of-a-job-that-repeats
 @pytest.mark.parametrize(
     ("text", "passing"),
     [

@@ -346,6 +346,9 @@ class Application:
         return self._output.result()[2][-6000:]
 
 
+# Promise: operations.md#jobs, performance.md#large-topics, tasks/backfill.md#a-large-table,
+# Promise: tasks/backup.md#if-a-job-is-killed, tasks/export.md#delta-and-iceberg,
+# Promise: tasks/export.md#each-record-is-exported-once, tasks/mirror-topics.md#mirror-topics-to-another-log
 @pytest.mark.slow
 def test_jobs_that_are_killed_are_run_again(tmp_path: Path, classic: SparkSession) -> None:
     """No record is lost or there twice, and nothing is left to do."""

@@ -40,6 +40,7 @@ def done(spark: SparkSession, url: str, *more: str) -> tuple[dict[str, Any], int
     return summary, status
 
 
+# Promise: performance.md#large-topics
 @pytest.mark.tasks
 def test_tasks_merge_each_slice_once(spark: SparkSession, url: str, log: Log) -> None:
     """Each partition is merged by two tasks at a time, as with speculation; the sum counts each slice once."""
@@ -55,6 +56,7 @@ def test_tasks_merge_each_slice_once(spark: SparkSession, url: str, log: Log) ->
     assert pairs(log) == before
 
 
+# Promise: performance.md#large-topics
 @pytest.mark.tasks
 def test_tasks_compact_each_partition_once(spark: SparkSession, url: str, log: Log) -> None:
     """Each partition is cleaned by two tasks at a time, as with speculation; the sum counts each record once."""
@@ -73,6 +75,7 @@ def test_tasks_compact_each_partition_once(spark: SparkSession, url: str, log: L
     assert (tally.partitions, tally.records) == (0, 0)  # the plan was old: nothing is due
 
 
+# Promise: performance.md#large-topics
 def test_a_round_merges_and_compacts_and_a_second_one_has_nothing_to_do(
     classic: SparkSession, url: str, log: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +97,7 @@ def test_a_round_merges_and_compacts_and_a_second_one_has_nothing_to_do(
     assert (again["merged_slices"], again["cleaned_partitions"], again["uncleaned"]) == (0, 0, 0)
 
 
+# Promise: performance.md#large-topics
 def test_a_damaged_object_is_named_once_and_the_others_are_merged(
     classic: SparkSession, url: str, log: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,7 @@ def test_what_is_left_counts_from_the_first_record_that_is_there() -> None:
     assert left("orders", one, {ORDERS[0]: Copied(20, 25, "there")}) == 5 + 30
 
 
+# Promise: tasks/mirror-topics.md#mirror-topics-to-another-log
 def test_a_source_that_gives_copied_offsets_to_other_records_is_refused() -> None:
     """It was created again, is another log, or is an older copy.  Topics that are not copied now do not count."""
     topics = {"orders": SourceTopic("there", 2, {}, (0, 0), (30, 30))}
@@ -106,6 +107,7 @@ def test_a_source_that_gives_copied_offsets_to_other_records_is_refused() -> Non
         check_sources(topics, {ORDERS[1]: Copied(1, 1, "elsewhere")}, "Kafka")
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_source_that_was_restored_before_the_copied_records_is_refused_however_long_it_is() -> None:
     """Records up to the end of the copy are the same."""
     ends = {"": 20, "first": 25}
@@ -121,6 +123,7 @@ def test_a_source_that_was_restored_before_the_copied_records_is_refused_however
         check_sources(topics, {ORDERS[0]: Copied(26, 26, "there", "first")}, "there")
 
 
+# Promise: tasks/mirror-topics.md#mirror-topics-to-another-log
 def test_a_log_that_was_set_back_to_an_older_copy_is_refused(
     log: spark_log.Log, offsets: MirrorMap, tmp_path: Path
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_log_that_was_set_back_to_an_older_copy_is_refused(
     assert read_reached(other, log.cluster_id) is None
 
 
+# Promise: tasks/mirror-topics.md#mirror-topics-to-another-log
 def test_a_group_that_is_in_use_here_does_not_stop_a_mirror(
     log: spark_log.Log, offsets: MirrorMap, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +187,7 @@ def test_a_position_in_a_partition_that_was_not_there_waits_for_the_next_run(
     assert "orders-2 is at 5 in Kafka, beyond what was copied" in capsys.readouterr().out
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_a_group_that_went_on_here_is_left_alone(log: spark_log.Log, offsets: MirrorMap) -> None:
     """A run after the cut-over must not take consumers back."""
     log.admin.alter_consumer_group_offsets("g", {ORDERS[0]: OffsetAndMetadata(9)})
@@ -218,6 +223,7 @@ def typed_copy(log: spark_log.Log, **more: Any) -> TypedCopy:
     return TypedCopy(copy, log.admin.describe_schema("orders")[-1], **more)
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_json_becomes_the_columns_of_a_schema(classic: SparkSession, log: spark_log.Log) -> None:
     """A record that does not fit is a dead letter with its place in Kafka, and a gap in the map; all in one commit."""
     spark_log.register(classic)
@@ -250,6 +256,7 @@ def test_json_becomes_the_columns_of_a_schema(classic: SparkSession, log: spark_
     assert list(mirror.translate(asked).values()) == [0, 1, 1, 2, 2, 3]
 
 
+# Promise: from-kafka.md#taking-topics-along, tasks/mirror-topics.md#mirror-topics-to-another-log
 def test_a_record_that_does_not_fit_stops_the_job(log: spark_log.Log) -> None:
     """With its offset in Kafka, and what to do; --drop-fields leaves out what the schema lacks."""
     typed = typed_copy(log)
@@ -273,6 +280,7 @@ def test_names_of_schemas_and_dead_letters_are_checked() -> None:
         KafkaSource(kafka, parse_args([*GIVEN, "--schema", "other=id INT"]), kafka).topics()
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_schemas_are_set_and_evolve(log: spark_log.Log, tmp_path: Path) -> None:
     """From DDL, or a file."""
     (tmp_path / "orders.ddl").write_text("id BIGINT, note STRING")
@@ -294,6 +302,7 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str) -> None:
         read_positions(file)
 
 
+# Promise: from-kafka.md#taking-topics-along
 def test_a_checkpoint_behind_the_log_comes_with_the_jobs_own_way_out() -> None:
     """The map has what the checkpoint has not; any other error is left as it is."""
     error = "terminated with exception: spark_log.errors.SequenceConflict: query q: this is batch 1"

@@ -75,6 +75,7 @@ def rows(log: Log, topic: str) -> list[tuple[Any, ...]]:
     return [(row["partition"], row["key"], row["value"], row["timestamp"], row["headers"]) for row in table.to_pylist()]
 
 
+# Promise: tasks/mirror-topics.md#mirror-topics-to-another-log
 def test_topics_are_copied_with_groups(classic: SparkSession, source: Log, tmp_path: Path) -> None:
     """Configs and schemas, too; offsets are the same where none is missing, and otherwise by the map.  Values from
     before a schema become columns, or dead letters if they do not fit."""
@@ -120,6 +121,7 @@ def test_topics_are_copied_with_groups(classic: SparkSession, source: Log, tmp_p
     assert json.loads(noted.read_text())["end"] == len(copy.read("mirror-map"))
 
 
+# Promise: tasks/mirror-topics.md#mirror-topics-to-another-log
 def test_what_is_refused(classic: SparkSession, source: Log, tmp_path: Path) -> None:
     """A topic to which others have written, a log to itself, and a missing topic."""
     with pytest.raises(InvalidRequest, match="have the same id"):
@@ -133,6 +135,7 @@ def test_what_is_refused(classic: SparkSession, source: Log, tmp_path: Path) -> 
         mirrored(classic, tmp_path)
 
 
+# Promise: tasks/mirror-topics.md#mirror-topics-to-another-log
 @pytest.mark.parametrize(
     ("topic", "said"),
     [
@@ -156,6 +159,7 @@ def test_a_topic_that_cannot_keep_bad_records(
     assert copy.journal.refresh().version == version
 
 
+# Promise: tasks/mirror-topics.md#mirror-topics-to-another-log
 def test_a_schema_that_changes_while_a_topic_is_copied(log: Log) -> None:
     """The fields that the copy lacks are not left out, and the records are no dead letters: nothing is written."""
     log.admin.create_topics([NewTopic("t", schema="id INT")])

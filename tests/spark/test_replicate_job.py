@@ -24,6 +24,7 @@ def log(tmp_path: Path) -> Log:
     return replicated_log(tmp_path, replica_lag_time_max_ms="1")
 
 
+# Promise: replicas.md#what-keeps-replicas-in-sync
 def test_tasks_copy_what_brokers_lack(classic: SparkSession, log: Log, tmp_path: Path) -> None:
     """One copy is damaged; a job was killed before it recorded its copies; then two jobs run at a time.
 

@@ -42,6 +42,7 @@ def test_spark_shows_the_sentence_alone(
     assert expected in read(spark, url, **options)
 
 
+# Promise: spark.md#pylog-in-spark
 @pytest.mark.classic("a Spark Connect client asks the server nothing at load()")
 def test_an_option_is_refused_when_it_is_loaded(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """`load()` says so, for batches and streams, not the first action an hour later."""
@@ -96,6 +97,7 @@ def test_a_schema_that_cannot_be_is_refused(
     sentence(error)
 
 
+# Promise: spark.md#columns
 def test_nulls_where_the_schema_has_none_are_refused(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """Spark believes a schema, and would fail without a word of the column."""
     log.append("t", [{"key": "k", "value": "v"}, {"value": "w"}])
@@ -129,6 +131,7 @@ def test_a_frame_that_cannot_be_written_is_refused(
     assert log.read("t").num_rows == 1
 
 
+# Promise: tasks/keep-the-latest.md#every-record-has-a-key
 @pytest.mark.tasks
 def test_a_frame_without_keys_is_refused_for_a_compacted_topic(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
@@ -162,6 +165,7 @@ def test_a_topic_column_cannot_name_what_is_no_topic(spark: SparkSession, url: s
     assert spark_log.connect(url).admin.list_topics() == [] and not (tmp_path / "out").exists()
 
 
+# Promise: spark.md#limits-of-spark-and-workarounds
 def test_overwriting_is_refused(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """A log is appended to; what is there stays."""
     log.append("t", texts(1))
@@ -171,6 +175,7 @@ def test_overwriting_is_refused(spark: SparkSession, url: str, log: spark_log.Lo
     assert log.read("t").num_rows == 1
 
 
+# Promise: spark.md#limits-of-spark-and-workarounds
 @pytest.mark.tasks
 def test_complete_mode_is_refused(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """Spark hands it over as an overwrite, batch by batch."""
@@ -200,6 +205,7 @@ def test_spark_refuses_what_is_no_micro_batch(
         writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(DEADLINE_S)
 
 
+# Promise: spark-write.md#options-of-a-write
 @pytest.mark.tasks
 def test_a_topic_is_not_created_where_that_is_switched_off(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """auto.create.topics.enable=false: the command that creates it is named."""

@@ -91,6 +91,7 @@ REASONS: list[tuple[dict[str, Any], str, str]] = [
 CONFIGS = {"max.message.bytes": "1000", "message.timestamp.before.max.ms": "86400000"}
 
 
+# Promise: spark-write.md#bad-records
 @pytest.mark.parametrize(("row", "kind", "reason"), REASONS, ids=[reason[2][:40] for reason in REASONS])
 def test_a_bad_row_goes_to_the_dead_letter_topic_with_its_reason(
     url: str, log: spark_log.Log, row: dict[str, Any], kind: str, reason: str
@@ -151,6 +152,7 @@ def test_a_topic_that_is_no_text_makes_its_row_bad(url: str, log: spark_log.Log)
     assert (kept["pylog.topic"], kept["pylog.error.class"]) == (b"a\xff", b"InvalidTopic")
 
 
+# Promise: spark-write.md#bad-records
 def test_an_unknown_topic_makes_its_rows_bad_where_topics_are_not_created(url: str, log: spark_log.Log) -> None:
     """auto.create.topics.enable=false; topics that were created after the driver looked are found."""
     log.admin.create_topics([NewTopic("t", 1), NewTopic("dead", 1)])
@@ -164,6 +166,7 @@ def test_an_unknown_topic_makes_its_rows_bad_where_topics_are_not_created(url: s
     assert said(letter)["pylog.error.class"] == "UnknownTopicOrPartition"
 
 
+# Promise: spark-write.md#bad-records
 def test_a_dead_letter_is_the_row_as_it_was(url: str, log: spark_log.Log) -> None:
     """Key, value, headers and timestamp; then what it was meant for, and why it is here."""
     headers = [("h", b"1"), ("h", None), (None, b"2")]
@@ -189,6 +192,7 @@ def test_what_a_row_does_not_name_has_no_header(url: str, log: spark_log.Log) ->
     assert sorted(said(letter)) == ["pylog.error", "pylog.error.class", "pylog.timestamp"]
 
 
+# Promise: spark-write.md#bad-records
 def test_bad_rows_fail_the_write_by_default(url: str, log: spark_log.Log) -> None:
     """The first one's reason and topic, how many there are, and the way round; nothing is written."""
     log.append("t", texts(1))
@@ -202,6 +206,7 @@ def test_bad_rows_fail_the_write_by_default(url: str, log: spark_log.Log) -> Non
     assert log.read("t").num_rows == 1 and log.admin.list_topics() == ["t"]
 
 
+# Promise: spark-write.md#bad-records, tasks/dead-letters.md#keep-bad-records-dead-letters
 def test_good_and_bad_rows_are_in_one_commit(url: str, log: spark_log.Log) -> None:
     """Neither is there before it, both are after it, in one version of the log."""
     pending = job(url, [{"value": "1"}, {"value": "2", "partition": 5}])
@@ -231,6 +236,7 @@ def test_a_dead_letter_topic_that_is_created_takes_any_size_and_time(url: str, l
     assert [letter["timestamp"] for letter in letters] == [late, late]
 
 
+# Promise: spark-write.md#bad-records
 def test_a_row_too_large_for_the_dead_letter_topic_fails_the_write(url: str, log: spark_log.Log) -> None:
     """A value is never cut: the message names the topic to alter, and nothing is written."""
     log.admin.create_topics([NewTopic("t", 1, {"max.message.bytes": "100"}), NewTopic("dead", 1, CONFIGS)])
@@ -278,6 +284,7 @@ def test_a_wrong_place_for_bad_records_is_refused(url: str, option: str, expecte
     assert not Path(url).exists()
 
 
+# Promise: spark-write.md#bad-records
 def test_a_rerun_adds_no_dead_letter_either(url: str, log: spark_log.Log) -> None:
     """txnAppId and txnVersion cover good and bad rows."""
     rows = [{"value": "1"}, {"value": "2", "partition": 5}]
@@ -299,6 +306,7 @@ def test_a_rerun_is_known_though_other_rows_are_bad_now(url: str, log: spark_log
     assert [log.read(topic).num_rows for topic in ("a", "b", "dead")] == [1, 0, 2]
 
 
+# Promise: spark-write.md#bad-records
 def test_the_driver_warns_of_bad_rows(url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture) -> None:
     """Once a commit: how many, where they are, and why one of them."""
     with caplog.at_level(logging.WARNING, "spark_log"):
@@ -431,6 +439,7 @@ def test_a_stream_keeps_its_bad_rows_once(spark: SparkSession, url: str, log: sp
 COMPACT = {"cleanup.policy": "compact"}
 
 
+# Promise: tasks/keep-the-latest.md#every-record-has-a-key
 def test_a_row_without_a_key_is_bad_in_a_compacted_topic(url: str, log: spark_log.Log) -> None:
     """Of one topic, or of the topics that rows name; without a dead-letter topic nothing is written."""
     log.admin.create_topics([NewTopic("t", 3, COMPACT), NewTopic("u", 1)])
@@ -458,6 +467,7 @@ def test_a_policy_that_changes_during_a_write_is_noticed(url: str, log: spark_lo
     assert log.read("t").num_rows == 0
 
 
+# Promise: tasks/keep-the-latest.md#every-record-has-a-key
 def test_a_compacted_dead_letter_topic_is_warned_of(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:

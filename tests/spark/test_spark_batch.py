@@ -31,6 +31,7 @@ KAFKA_COLUMNS = [
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
+# Promise: spark.md#under-spark-connect, testing.md#what-was-tested
 def test_what_is_written_is_read_back(spark: SparkSession, url: str) -> None:
     """Keys, values, headers and timestamps come back as they were; offsets count from 0."""
     frame = spark.createDataFrame(
@@ -45,6 +46,7 @@ def test_what_is_written_is_read_back(spark: SparkSession, url: str) -> None:
     assert rows[1].headers is None and rows[2].headers is None, "as in Kafka: no headers are null, not an empty list"
 
 
+# Promise: spark.md#pylog-in-spark
 def test_a_relative_path_begins_where_spark_was_started(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +62,7 @@ def test_a_relative_path_begins_where_spark_was_started(
     assert load(spark, str(tmp_path / "log")).count() == 2 == spark.read.text(str(tmp_path / "text")).count()
 
 
+# Promise: spark.md#columns
 def test_columns_and_types_are_those_of_kafkas_connector(spark: SparkSession, url: str) -> None:
     """All nullable, in its order; headers come last, when they are asked for."""
     frame, with_headers = load(spark, url), load(spark, url, includeHeaders="true")
@@ -83,6 +86,7 @@ def test_a_null_value_is_a_tombstone(spark: SparkSession, url: str) -> None:
     assert [row.value for row in load(spark, url).orderBy("offset").collect()] == [None, b""]
 
 
+# Promise: spark.md#columns
 @pytest.mark.tasks
 def test_a_null_timestamp_becomes_the_present(spark: SparkSession, url: str) -> None:
     """As does a missing one."""
@@ -103,6 +107,7 @@ def test_other_columns_are_ignored(spark: SparkSession, url: str) -> None:
     assert (row.value, row.topic, row.offset, row.timestamp) == (b"v", "copy", 0, NOON)
 
 
+# Promise: spark.md#columns
 @pytest.mark.tasks
 def test_a_timestamp_that_is_a_number_is_milliseconds(spark: SparkSession, url: str) -> None:
     """As for log.append; of text or dates nothing is guessed."""
@@ -158,6 +163,7 @@ def test_records_of_a_key_keep_their_order(spark: SparkSession, url: str, log: s
     assert len(rows) == 3000 and len({row.partition for row in rows}) == 3
 
 
+# Promise: topic-configs.md#topics
 @pytest.mark.tasks
 def test_log_append_time_is_the_logs(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """timestampType is 1, and the timestamp is that of the commit, whatever the rows say."""
@@ -171,6 +177,7 @@ def test_log_append_time_is_the_logs(spark: SparkSession, url: str, log: spark_l
 NEVER_NULL = "topic string not null, partition int not null, offset long not null, timestamp timestamp not null"
 
 
+# Promise: spark-read.md#reading-less
 @pytest.mark.parametrize(
     "columns", ["value binary", "offset long", "topic string, offset long", "timestampType int", NEVER_NULL]
 )
@@ -237,6 +244,7 @@ def test_a_frame_has_what_was_written_before_its_first_use(spark: SparkSession, 
     assert frame.count() == load(spark, url).count() == 5
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_a_query_sees_one_version(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """A self-join and a union of two loads agree with themselves while others append."""
     log.append("t", texts(50))
@@ -306,6 +314,7 @@ def test_trimmed_records_are_not_returned_by_a_frame_that_is_used_again(
     assert values(frame) == as_bytes(range(3, 4 if end == "4" else 6))
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.tasks
 def test_a_topic_that_was_created_again_does_not_give_its_old_records(
     spark: SparkSession, url: str, log: spark_log.Log
@@ -390,6 +399,7 @@ def test_an_empty_frame_creates_the_topic_and_nothing_else(spark: SparkSession, 
     assert load(spark, url).count() == 0
 
 
+# Promise: spark-streams.md#exactly-once, tasks/backfill.md#backfill-history
 @pytest.mark.tasks
 def test_a_rerun_with_the_same_version_adds_nothing(spark: SparkSession, url: str) -> None:
     """txnAppId and txnVersion: once per version; a higher one adds, a lower one does not."""
@@ -401,6 +411,7 @@ def test_a_rerun_with_the_same_version_adds_nothing(spark: SparkSession, url: st
     assert load(spark, url).count() == 6 and load(spark, url, "u").count() == 2
 
 
+# Promise: clients.md#producer
 @pytest.mark.tasks
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
 def test_every_compression_reads_back(spark: SparkSession, url: str, compression: str) -> None:

@@ -68,6 +68,7 @@ def three_batches(spark: SparkSession, url: str, log: spark_log.Log, checkpoint:
 # -------------------------------------------------------------------------------------------------------------- another log
 
 
+# Promise: storage-failures.md#when-the-disk-of-a-log-is-not-mounted
 @pytest.mark.parametrize("is_sink", [False, True], ids=["stream", "sink"])
 def test_a_query_writes_to_no_other_log_than_before(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, tmp_path: Path, is_sink: bool
@@ -111,6 +112,7 @@ def test_a_query_writes_to_no_other_log_than_before(
 # ---------------------------------------------------------------------------------------------------- streams into the log
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 def test_a_batch_older_than_the_last_one_in_the_log_is_refused(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_batch_older_than_the_last_one_in_the_log_is_refused(
     assert copied(log) == as_bytes(range(6))
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 def test_a_new_producer_id_writes_the_batches_again(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_new_producer_id_writes_the_batches_again(
     assert copied(log) == as_bytes([*range(6), *range(2, 9)])
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 def test_a_new_checkpoint_takes_a_producer_id_over(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -149,6 +153,7 @@ def test_a_new_checkpoint_takes_a_producer_id_over(
     assert copied(log) == as_bytes(range(8))
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 def test_older_batches_are_skipped_where_that_is_asked_for(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -175,6 +180,7 @@ def test_a_batch_that_was_planned_again_alike_is_a_repeat(
     assert copied(log) == as_bytes(range(8))
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 def test_the_last_batch_with_more_rows_is_refused(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -197,6 +203,7 @@ def test_the_last_batch_with_more_rows_is_refused(
     assert copied(log) == as_bytes(range(4))
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 def test_the_last_batch_with_other_records_in_the_same_number_is_refused(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -243,6 +250,7 @@ def batch_of(url: str, number: int, rows: int, **options: str) -> None:
     writer.commit([replace(written, query_id="q", batch_id=number)], number)
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 def test_what_is_not_written_is_in_the_drivers_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """A repeat, and each batch that is skipped on request, with the rows that Spark's progress counts as written."""
     with caplog.at_level(logging.INFO, "spark_log"):
@@ -380,6 +388,7 @@ def test_two_sinks_whose_rows_name_other_topics_are_no_repeat(
         forget(checkpoint, [0], "commits")
 
 
+# Promise: spark-streams.md#exactly-once
 def test_two_frames_of_a_batch_need_two_names(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -449,6 +458,7 @@ except StreamingQueryException as error:
 """
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 @pytest.mark.slow
 def test_two_runs_of_one_checkpoint_at_once_lose_nothing(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, tmp_path: Path

@@ -66,6 +66,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+# Promise: spark-read.md#reading-less
 @pytest.mark.parametrize("change", [pytest.param(n, marks=of_root if "user" in n else ()) for n in CHANGES])
 def test_a_file_that_others_may_have_written_is_compiled_again(
     made: Callable[[], Path], cache: Path, change: str
@@ -103,6 +104,7 @@ def given_away(cache: Path) -> None:
     os.chown(cache, NOBODY, NOBODY)
 
 
+# Promise: spark-read.md#reading-less
 @pytest.mark.parametrize("change", [writable, above, linked, pytest.param(given_away, marks=of_root)])
 def test_a_folder_in_which_others_can_write_is_not_used(
     made: Callable[[], Path], cache: Path, change: Callable[[Path], None]

@@ -29,6 +29,7 @@ def java_properties(jvm: Any, file: str) -> Any:
     return found
 
 
+# Promise: performance.md#sparks-settings
 @pytest.mark.classic("it asks the JVM")
 @pytest.mark.parametrize("file", PROFILES)
 def test_every_setting_of_a_profile_exists_in_spark(spark: SparkSession, file: str) -> None:
@@ -42,6 +43,7 @@ def test_every_setting_of_a_profile_exists_in_spark(spark: SparkSession, file: s
         entry.valueConverter().apply(value)
 
 
+# Promise: performance.md#sparks-settings
 @pytest.mark.parametrize("file", PROFILES)
 def test_a_profile_is_safe_at_any_size_of_records(file: str) -> None:
     """A batch is limited by its bytes, as `spark_log.tune` does it, and never by a number of rows."""
@@ -50,6 +52,7 @@ def test_a_profile_is_safe_at_any_size_of_records(file: str) -> None:
     assert ROWS not in found
 
 
+# Promise: performance.md#sparks-settings
 @pytest.mark.classic("it asks the JVM")
 def test_classes_that_files_name_are_in_spark(spark: SparkSession) -> None:
     """Of the checkpoint manager, and of sinks and sources of metrics."""
@@ -62,6 +65,7 @@ def test_classes_that_files_name_are_in_spark(spark: SparkSession) -> None:
         jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
 
 
+# Promise: performance.md#sparks-settings
 @pytest.mark.classic("it asks the JVM")
 def test_log4j_reads_its_file(spark: SparkSession) -> None:
     """It finds the appender, and the loggers with their levels."""

@@ -14,6 +14,7 @@ from tests.spark.builders import append, as_bytes, connect_session, load, load_s
 only_connect = pytest.mark.parametrize("spark", ["connect"], indirect=True)
 
 
+# Promise: spark.md#under-spark-connect
 @only_connect
 def test_a_sink_that_cannot_know_its_query_is_refused(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
@@ -33,6 +34,7 @@ def another(server: str) -> Iterator[SparkSession]:
     session.stop()
 
 
+# Promise: spark.md#how-spark-finds-it
 @only_connect
 def test_a_client_registers_the_source(spark: SparkSession, another: SparkSession, url: str) -> None:
     """For a server that did not find it automatically; the session then reads and writes."""
@@ -41,6 +43,7 @@ def test_a_client_registers_the_source(spark: SparkSession, another: SparkSessio
     assert values(load(another, url)) == as_bytes(range(3))
 
 
+# Promise: spark.md#under-spark-connect
 @only_connect
 def test_clients_of_one_server_see_each_others_records(spark: SparkSession, another: SparkSession, url: str) -> None:
     """Each query pins its own version, also where frames were loaded before."""

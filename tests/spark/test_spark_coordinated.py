@@ -105,6 +105,7 @@ def group(services: Services, tmp_path: Path) -> Iterator[Group]:
     services.stop_all()
 
 
+# Promise: tasks/share-a-topic.md#let-a-coordinator-divide-the-partitions
 def test_queries_that_come_and_go_share_a_topic_and_read_each_record_once(group: Group) -> None:
     """A partition moves between two batches: its next owner starts exactly where the former one has ended."""
     first = group.start(maxOffsetsPerTrigger=3)
@@ -131,6 +132,7 @@ def test_queries_that_come_and_go_share_a_topic_and_read_each_record_once(group:
     assert sorted(member.client_id for member in members) == ["stream", "stream"]
 
 
+# Promise: tasks/share-a-topic.md#let-a-coordinator-divide-the-partitions, tasks/share-a-topic.md#what-is-guaranteed
 def test_a_query_that_lost_its_partitions_moves_nothing_back(group: Group) -> None:
     """Its batch took too long, or it was taken for dead.  Others have read on; it gets partitions again."""
     late = group.start()
@@ -154,6 +156,7 @@ def test_a_query_that_lost_its_partitions_moves_nothing_back(group: Group) -> No
     assert len(set(late.got + other.got)) == 24
 
 
+# Promise: tasks/share-a-topic.md#let-a-coordinator-divide-the-partitions, tasks/share-a-topic.md#what-is-guaranteed
 def test_a_batch_that_was_planned_is_read_again_whatever_the_assignment(group: Group) -> None:
     """After a restart, before the query has partitions; then it continues where the group is."""
     died = group.start()
@@ -169,6 +172,7 @@ def test_a_batch_that_was_planned_is_read_again_whatever_the_assignment(group: G
     assert {offset for _, offset in again.got} == {2, 3}
 
 
+# Promise: tasks/share-a-topic.md#let-a-coordinator-divide-the-partitions
 def test_an_available_now_run_waits_for_its_partitions_and_leaves(group: Group) -> None:
     """So the next one, without its checkpoint, continues where it has ended."""
     group.append()
@@ -179,6 +183,7 @@ def test_an_available_now_run_waits_for_its_partitions_and_leaves(group: Group) 
     assert len(Query(group.url).restart("available-now").run()) == 8
 
 
+# Promise: tasks/share-a-topic.md#let-a-coordinator-divide-the-partitions
 def test_a_start_is_kept_for_those_who_come_later(group: Group) -> None:
     """`latest` means the end when the group began: the first owner publishes it before there is any record."""
     group.append()
@@ -193,6 +198,7 @@ def test_a_start_is_kept_for_those_who_come_later(group: Group) -> None:
     first.reader.stop()
 
 
+# Promise: tasks/share-a-topic.md#what-is-guaranteed
 def test_topics_and_partitions_that_come_later_are_read_from_their_first_record(group: Group) -> None:
     """Also with `latest`, and by a query that had nothing to read yet: its checkpoint is empty."""
     query = group.start(topics=None, subscribePattern="^[tu]$", startingOffsets="latest")
@@ -233,6 +239,7 @@ def test_a_query_waits_for_its_partitions_as_long_as_for_its_triggers(log: spark
         assert clock.monotonic_ms() - began_ms == end_ms
 
 
+# Promise: tasks/share-a-topic.md#let-a-coordinator-divide-the-partitions
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

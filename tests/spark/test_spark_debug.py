@@ -41,6 +41,7 @@ show_error(lambda: writer.trigger(availableNow=True).start().awaitTermination())
 SENTENCES = ("option startingTimestamp", r"offsets [0, 1) of t-0 are gone", "topic 'other' does not exist")
 
 
+# Promise: spark.md#troubleshooting
 @pytest.mark.slow
 def test_the_switch_works_in_the_driver_in_tasks_and_in_streams(tmp_path: Path) -> None:
     """The lines of pylog that raised an error are there."""
@@ -71,6 +72,7 @@ def _fail() -> None:
         raise CommitUnknown("it may be in") from error
 
 
+# Promise: spark.md#troubleshooting
 @pytest.mark.parametrize("debug", ["", "0", "1"])
 def test_the_switch_shows_causes(debug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first error in a chain of causes is shown."""
@@ -83,6 +85,7 @@ def test_the_switch_shows_causes(debug: str, monkeypatch: pytest.MonkeyPatch) ->
     assert (plain(caught.value).__traceback__ is None) == (not shown)
 
 
+# Promise: spark.md#troubleshooting
 @pytest.mark.parametrize("debug", ["", "1"])
 def test_the_switch_works_in_the_command(tmp_path: Path, debug: str) -> None:
     """It raises what it would say."""

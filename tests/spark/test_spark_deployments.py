@@ -78,6 +78,7 @@ def test_executors_in_processes_of_their_own_share_a_log(on_cluster: OnCluster) 
     assert "batches 3" in on_cluster.printed and "executors 2" in on_cluster.printed
 
 
+# Promise: storage.md#credentials-and-endpoints
 @pytest.mark.slow
 def test_credentials_that_only_the_driver_has_are_missed_in_a_sentence(on_cluster: OnCluster) -> None:
     """In the environment of the driver, but not of the executors: nothing is written, and the message says what is
@@ -156,6 +157,7 @@ def pyspark_4_0() -> Path:
     return home
 
 
+# Promise: testing.md#what-was-tested
 @pytest.mark.slow
 def test_pyspark_4_0_reads_writes_and_streams(pyspark_4_0: Path, url: str, tmp_path: Path) -> None:
     """The oldest version that is supported: a short run.  It knows no limits under available-now, so there are none."""

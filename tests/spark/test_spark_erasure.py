@@ -55,6 +55,7 @@ def test_batch_reads_and_a_stream_across_an_erasure(
     assert sorted(sink.rows) == [n for n in range(45) if n < 30 or n % 3 != 1 or n >= 40]
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_a_frame_and_a_temporary_view_of_before_have_no_erased_record(
     spark: SparkSession, url: str, log: spark_log.Log
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_view_of_the_latest_records_of_before_is_planned_again(
     assert offsets(frame) == [27, 29]
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_tasks_that_begin_after_an_erasure_do_not_return_what_their_query_has_planned(
     spark: SparkSession, url: str, log: spark_log.Log
 ) -> None:
@@ -119,6 +121,7 @@ def test_tasks_that_begin_after_an_erasure_do_not_return_what_their_query_has_pl
     assert len([n for n in found if n % 3 == 1]) <= slots * 2
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_tasks_of_a_micro_batch_that_was_planned_before(tmp_path: Path) -> None:
     """Also those that Spark runs a second time, as a retry or a speculative copy, and a batch of a view."""
     with spark_log.connect(tmp_path / "log", durability="os") as log:

@@ -39,6 +39,7 @@ from tests.spark.builders import (
 from tests.spark.driver import Frame, rows
 
 
+# Promise: ../README.md#why
 def test_a_task_that_fails_at_its_last_row_leaves_nothing(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """Nor do the tasks of the job that had no error."""
     log.append("t", texts(2))
@@ -111,6 +112,7 @@ def test_an_attempt_that_is_made_again_lands_once(killed_job: Path) -> None:
     assert sorted(found) == as_bytes(range(5_000))
 
 
+# Promise: ../README.md#why, spark-streams.md#exactly-once
 @pytest.mark.slow
 def test_a_job_that_is_killed_leaves_nothing(killed_job: Path) -> None:
     """SIGKILL in the middle of a write, with one task done."""
@@ -128,6 +130,7 @@ def batches(first: int) -> list[pa.RecordBatch]:
     return [pa.record_batch({"value": [str(number) for number in range(first, first + 3)]})]
 
 
+# Promise: ../README.md#why
 def test_of_speculative_twins_one_is_committed(url: str) -> None:
     """Two attempts of one partition write; Spark names one of them, and one is there."""
     writer = batch_writer({"path": url, "topic": "t"}, SCHEMA, overwrite=False)
@@ -148,6 +151,7 @@ def test_a_commit_that_is_made_again_is_recognised(url: str) -> None:
     assert spark_log.connect(url).read("t").num_rows == 3
 
 
+# Promise: spark-streams.md#exactly-once
 def test_a_version_that_is_skipped_is_a_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """Also where the rows name their topics; an older one whichever those are."""
     for version, topic in (("2", "a"), ("2", "a"), ("1", "b")):
@@ -162,6 +166,7 @@ def test_a_version_that_is_skipped_is_a_warning(url: str, caplog: pytest.LogCapt
     ]
 
 
+# Promise: spark-streams.md#exactly-once
 def test_a_version_with_other_content_is_a_conflict(url: str) -> None:
     """Rows of other topics, or another number of rows: they would be lost.  A deleted topic is not compared."""
     write_version(url, "2", "a")
@@ -178,6 +183,7 @@ def test_a_version_with_other_content_is_a_conflict(url: str) -> None:
     assert log.read("b").num_rows == 0
 
 
+# Promise: spark-streams.md#exactly-once
 def test_a_first_write_that_fails_leaves_an_empty_topic(url: str) -> None:
     """Tasks need its id and partitions, so it is created when the write begins; the next write uses it."""
     batch = pa.record_batch({"value": ["v"], "partition": pa.array([9], pa.int32())})
@@ -191,6 +197,7 @@ def test_a_first_write_that_fails_leaves_an_empty_topic(url: str) -> None:
     assert log.read("t").num_rows == 3
 
 
+# Promise: spark.md#columns
 def test_seconds_in_a_timestamp_column_are_a_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """A bigint is milliseconds: the driver's log names the topic, both readings and the function that converts."""
     batch = pa.record_batch({"value": ["v"], "timestamp": pa.array([1_700_000_000], pa.int64())})
@@ -291,6 +298,7 @@ def pass_by(log: spark_log.Log) -> None:
     maintain_once(log)
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_a_log_that_may_not_be_written_is_read_up_to_its_end_at_load(
     mount: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -55,6 +55,7 @@ class Meddling(Wrapper):
 # ---------------------------------------------------------------------------------------------------- starts and ends
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.parametrize(
     "start", ["latest-2", "8", {"t": {"0": 8}}, "group:g", "@2026-01-31T10:00Z"], ids=lambda start: str(start)
 )
@@ -77,6 +78,7 @@ def seek(log: spark_log.Log, offset: int) -> None:
     log.admin.alter_consumer_group_offsets("g", {T0: offset})
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_an_end_that_is_relative_follows_the_log(url: str, log: spark_log.Log) -> None:
     """Of each query, at its version."""
     frame = Frame(url, endingOffsets="latest-4")
@@ -111,6 +113,7 @@ def test_some_ends_may_be_fixed(url: str, log: spark_log.Log) -> None:
     assert frame.run() == rows("t-0", 0, 5) + rows("t-1", 0, 11)
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_new_partitions_and_topics_are_added_in_full(url: str, log: spark_log.Log) -> None:
     """As if they had been there at load(), empty."""
     frame = Frame(url, None, subscribePattern="^[tu]$", startingOffsets="latest-1")
@@ -139,6 +142,7 @@ def test_ends_for_all_partitions_leave_out_new_ones(url: str, log: spark_log.Log
 # ------------------------------------------------------------------------------------------- trims and topics that go
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.parametrize("end", ["7", "latest"])
 def test_trimmed_records_are_not_returned_by_a_later_run(url: str, log: spark_log.Log, end: str) -> None:
     """From `earliest` on it is what is there, whatever the end."""
@@ -151,6 +155,7 @@ def test_trimmed_records_are_not_returned_by_a_later_run(url: str, log: spark_lo
     assert frame.run("3") == rows("t-0", 9, last)
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.parametrize("start", ["2", "latest-8"])
 @pytest.mark.parametrize("end", ["7", "latest"])
 def test_trimmed_records_that_were_to_be_read_are_a_loss(
@@ -178,6 +183,7 @@ def test_what_was_added_and_trimmed_between_two_runs_is_a_loss(url: str, log: sp
     assert Frame(url).run() == rows("t-0", 12, 15)
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.parametrize("options", [{}, {"endingOffsets": "10"}], ids=["open", "fixed"])
 def test_records_of_a_topic_that_was_created_again_are_not_the_old_ones(
     url: str, log: spark_log.Log, options: dict[str, str]
@@ -221,6 +227,7 @@ def test_the_task_that_loses_the_race_for_the_pin_reads_what_the_winner_pinned(u
     assert sorted(won[0] + lost) == rows("t-0", 0, 20_010) and lost
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_another_scan_of_the_query_reads_the_version_that_the_first_pinned(url: str, log: spark_log.Log) -> None:
     """Its own records are planned on a newer state, of which nothing shows; starts and ends are of one version."""
     first, second = Frame(url), Frame(url, startingOffsets="latest-3", endingOffsets="latest-1")
@@ -268,6 +275,7 @@ def test_a_frame_is_read_where_nothing_is_as_it_was(url: str, log: spark_log.Log
 # ------------------------------------------------------------------------------------------------------------- tasks
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_a_frame_of_an_empty_topic_shares_what_comes(url: str) -> None:
     """Its number of tasks is settled at load(): as many as run at the same time."""
     log = spark_log.connect(url, durability="os")

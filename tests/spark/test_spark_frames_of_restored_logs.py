@@ -78,6 +78,7 @@ class Lost:
         return new
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("more", [4, 12])
 def test_a_frame_of_before_is_loaded_again(tmp_path: Path, more: int) -> None:
     """Whether the log has reached the planned end again or not.  The folder still has the pins of queries that have
@@ -103,6 +104,7 @@ def test_a_frame_of_before_is_loaded_again(tmp_path: Path, more: int) -> None:
     assert Frame(lost.url).values("new") == [*KEPT, *new]
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize(
     "options", [{}, {"endingoffsets": '{"t":{"0":7}}'}, {"view": "latest"}], ids=["open", "fixed", "latest"]
 )
@@ -117,6 +119,7 @@ def test_tasks_before_and_after_a_restore_have_no_records_of_two_logs(tmp_path: 
     frame.refused_elsewhere("query", slice(1, None) if "view" not in options else EVERY)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_records_that_were_added_after_a_plan_are_of_one_log(tmp_path: Path) -> None:
     """The copy has all that was planned, and the first task has read records that were added, and lost.  A task of
     another frame of the query knows the pin, and finds other records at those offsets.

@@ -93,6 +93,7 @@ def filled(log: spark_log.Log) -> spark_log.Log:
 # -------------------------------------------------------------------------------------------------------- where it starts
 
 
+# Promise: spark-streams.md#named-progress
 def test_a_query_without_a_checkpoint_starts_where_its_group_stands(url: str, filled: spark_log.Log) -> None:
     """Where the group has no position, startingOffsets says, and only there."""
     filled.admin.alter_consumer_group_offsets("g", {P0: 3})
@@ -108,6 +109,7 @@ def test_a_query_without_a_checkpoint_starts_where_its_group_stands(url: str, fi
         assert committed(filled) == {P0: 3}
 
 
+# Promise: spark-streams.md#named-progress
 def test_the_checkpoint_goes_before_the_group(url: str, filled: spark_log.Log) -> None:
     """A group that was moved does not move a query that has a checkpoint; the query publishes where it is."""
     query = Query(url)
@@ -162,6 +164,7 @@ def test_records_trimmed_after_the_group_was_asked_are_a_loss(url: str, filled: 
 # ------------------------------------------------------------------------------------------------------ what is published
 
 
+# Promise: spark-streams.md#named-progress
 def test_what_is_done_is_published_and_no_more(url: str, filled: spark_log.Log) -> None:
     """While a batch is at work the group stands at its start; when the next one is planned, at its end."""
     query = Query(url, maxOffsetsPerTrigger="4")
@@ -174,6 +177,7 @@ def test_what_is_done_is_published_and_no_more(url: str, filled: spark_log.Log) 
     assert committed(filled) == {P0: 5, P1: 5}
 
 
+# Promise: spark-streams.md#named-progress
 def test_an_idle_query_has_published_everything(url: str, filled: spark_log.Log) -> None:
     """Before Spark hears that there is nothing new, so also at the end of an available-now run."""
     query = Query(url)
@@ -250,6 +254,7 @@ def test_another_group_over_one_checkpoint_is_published_to(url: str, filled: spa
 # ---------------------------------------------------------------------------------------------------------- who holds it
 
 
+# Promise: spark-streams.md#named-progress
 def test_a_second_query_on_a_group_is_refused(url: str, filled: spark_log.Log) -> None:
     """With who has it, since when, and what to do."""
     first = Query(url)
@@ -266,6 +271,7 @@ def test_a_second_query_on_a_group_is_refused(url: str, filled: spark_log.Log) -
     assert Query(url).plan()
 
 
+# Promise: spark-streams.md#named-progress
 def test_a_query_whose_holder_is_silent_takes_the_group_over(url: str, filled: spark_log.Log) -> None:
     """After the session's timeout, on any machine; the old one ends at its next check, and publishes nothing more."""
     first = Query(url)
@@ -496,6 +502,7 @@ def test_spark_runs_publish_to_the_group(spark: SparkSession, url: str, filled: 
     assert CliRunner().invoke(pylog, ["-u", url, "--output", "json", "group", "lag", "g"]).output.count('"lag": 0') == 2
 
 
+# Promise: spark-streams.md#named-progress
 def test_spark_ends_a_second_query_on_a_group(spark: SparkSession, url: str, filled: spark_log.Log) -> None:
     """With an error; the first one continues, and when it is stopped the group is free immediately."""
     frame = load_stream(spark, url, **{"group.id": "g"})
@@ -533,6 +540,7 @@ writer.start(url).awaitTermination()
 """
 
 
+# Promise: spark-streams.md#exactly-once, spark-streams.md#named-progress
 @pytest.mark.slow
 def test_a_query_that_is_killed_goes_on_at_once_from_its_checkpoint(
     classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
@@ -562,6 +570,7 @@ def test_a_query_that_is_killed_goes_on_at_once_from_its_checkpoint(
     assert sorted(log.read("copy").column("value").to_pylist()) == as_bytes(range(150))
 
 
+# Promise: spark-streams.md#named-progress
 def test_a_bookmarked_batch_reads_each_record_once(spark: SparkSession, url: str, filled: spark_log.Log) -> None:
     """In Spark: up to the pinned end; records in a new partition only in the next run; trimmed records are reported."""
     with filled.bookmark("nightly", "t") as b:

@@ -74,6 +74,7 @@ def test_a_stream_passes_holes(url: str, thinned: spark_log.Log, limit: int) -> 
     assert stream.run() == [("t-0", COUNT)]
 
 
+# Promise: tasks/keep-the-latest.md#what-is-kept
 def test_records_removed_between_micro_batches_are_not_read_twice(url: str, log: spark_log.Log) -> None:
     """A stream sees each record once, or not at all if it was removed first."""
     fill(log)

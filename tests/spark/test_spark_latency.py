@@ -32,6 +32,7 @@ def log(url: str) -> spark_log.Log:
     return log
 
 
+# Promise: latency.md#where-the-time-goes
 def test_a_task_waits_for_three_syncs_and_the_sinks_commit_for_two(log: spark_log.Log, url: str) -> None:
     """The object, its folder and the folder's parent; the commit record and its folder."""
     writer = stream_writer({"path": url, "topic": "t"}, VALUE, False)
@@ -46,12 +47,14 @@ def test_a_task_waits_for_three_syncs_and_the_sinks_commit_for_two(log: spark_lo
     assert "pylog, 2 ms | 2 syncs |" in PAGE
 
 
+# Promise: latency.md#where-the-time-goes
 def test_an_append_waits_for_five_syncs(log: spark_log.Log) -> None:
     """An object in a new folder, and a commit record."""
     assert syncs(calls_of(lambda: log.append("t", [{"value": b"v"}]))) == 5
     assert "| `append` puts an object and a commit record | pylog | 5 syncs |" in PAGE
 
 
+# Promise: latency.md#what-to-set
 def test_a_log_that_leaves_syncs_to_the_system_waits_for_none(log: spark_log.Log, url: str) -> None:
     """`durability=os`, as the page recommends."""
     fast = spark_log.connect(url, durability="os")

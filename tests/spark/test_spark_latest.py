@@ -57,6 +57,7 @@ def records(log: spark_log.Log) -> Rows:
 # ------------------------------------------------------------------------------------------------------------- batches
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_a_batch_has_the_latest_record_of_each_key(
     spark: SparkSession, url: str, log: spark_log.Log, records: Rows
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_batch_has_the_latest_record_of_each_key(
     assert sorted(bytes(row.key) for row in keys.collect()) == sorted(records[o]["key"] for o in latest(records))
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_a_frame_shows_the_table_as_of_each_query(
     spark: SparkSession, url: str, log: spark_log.Log, records: Rows
 ) -> None:
@@ -89,6 +91,7 @@ def test_a_frame_shows_the_table_as_of_each_query(
     ]
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_a_join_of_two_views_is_of_one_version(
     spark: SparkSession, url: str, log: spark_log.Log, records: Rows
 ) -> None:
@@ -99,6 +102,7 @@ def test_a_join_of_two_views_is_of_one_version(
     assert joined.where("a.key is null or b.key is null").count() == 0
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 @pytest.mark.parametrize("bounds", [(0, 200), (0, 57), (40, 120), (199, 200), (60, 60)])
 def test_bounds_of_a_view(
     spark: SparkSession, url: str, log: spark_log.Log, records: Rows, bounds: tuple[int, int]
@@ -117,6 +121,7 @@ def test_bounds_of_a_view(
     assert offsets(frame) == latest(records, start, end)
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 @pytest.mark.parametrize(
     ("where", "low", "high"),
     [("offset >= 150", 150, 200), ("offset < 100", 0, 100), ("offset between 50 and 160", 50, 161)],
@@ -148,6 +153,7 @@ def test_a_frame_planned_before_a_compaction(spark: SparkSession, url: str, log:
     assert offsets(frame) == latest(records)
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """Each record once, by one of them."""
     log.create_topic(NewTopic("t", 1, {"compression.type": "none"}))
@@ -160,6 +166,7 @@ def test_a_large_partition_is_read_by_several_tasks(spark: SparkSession, url: st
     assert frame.selectExpr("spark_partition_id() id").distinct().count() == 3
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -178,6 +185,7 @@ def test_options_that_a_view_cannot_have_are_refused(
         load(spark, url, **options).count()
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 @pytest.mark.parametrize(
     ("topic", "options", "expected"),
     [
@@ -210,6 +218,7 @@ def of_stream(stream: Stream) -> list[int]:
     return [offset for _, offset in stream.run()]
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 @pytest.mark.parametrize("trigger", ["default", "available-now", "once", "4.0"])
 @pytest.mark.parametrize("limit", [1000, 37])
 def test_a_stream_begins_with_the_latest_of_each_key(
@@ -223,6 +232,7 @@ def test_a_stream_begins_with_the_latest_of_each_key(
     assert "@latest" not in stream.offsets[-1]
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_changes_during_the_first_batches_come_after_them(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
@@ -257,6 +267,7 @@ def test_changes_during_the_first_batches_come_after_them(tmp_path_factory: pyte
         assert sorted(offset for tp, offset in found if tp == f"t-{number}") == expected
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_a_stream_of_a_topic_that_is_compacted_meanwhile(url: str, log: spark_log.Log, records: Rows) -> None:
     """A record that a later one replaced may be missing from the first batches: then the later one follows."""
     stream = Stream(url, startingOffsets="latest-per-key", maxOffsetsPerTrigger=50)
@@ -271,6 +282,7 @@ def test_a_stream_of_a_topic_that_is_compacted_meanwhile(url: str, log: spark_lo
     assert {offset for key, offset in newest.items() if whole[offset]["value"] is not None} == set(latest(whole))
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_a_task_whose_objects_are_gone_fails_if_the_topic_is_compacted(
     url: str, log: spark_log.Log, records: Rows
 ) -> None:
@@ -307,6 +319,7 @@ def test_a_topic_created_again_is_read_whole(url: str, log: spark_log.Log, recor
     assert stream.run() == rows("t-0", 0, 3)
 
 
+# Promise: spark-read.md#the-latest-record-of-each-key
 def test_a_group_with_offsets_continues_there(url: str, log: spark_log.Log, records: Rows) -> None:
     """With every record from there on; the view is for partitions without a committed offset."""
     first = Stream(url, startingOffsets="latest-per-key", **{"group.id": "g"})

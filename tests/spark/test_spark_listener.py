@@ -238,6 +238,7 @@ def test_a_query_that_is_started_again_takes_its_own_place(heard: Heard) -> None
     assert (found["active{}"], found["failed{}"]) == (1, 0) and "last_batch_id{}" not in found
 
 
+# Promise: monitoring.md#watch-a-query
 def test_only_so_many_queries_that_ended_are_kept(heard: Heard) -> None:
     """The ones that ended last, and all that run."""
     heard.start(1)
@@ -252,6 +253,7 @@ def labelled(path: Path) -> list[tuple[dict[str, str], float]]:
     return [(one.labels, one.value) for family in parse_openmetrics(path.read_text()) for one in family.samples]
 
 
+# Promise: monitoring.md#watch-a-query
 def test_the_file_is_replaced_as_a_whole(heard: Heard) -> None:
     """A reader with the old file open continues to read it; nothing else is left in the folder."""
     heard.start()
@@ -262,6 +264,7 @@ def test_the_file_is_replaced_as_a_whole(heard: Heard) -> None:
     assert list(heard.path.parent.iterdir()) == [heard.path]
 
 
+# Promise: monitoring.md#watch-a-query
 def test_metrics_of_the_listener_are_those_on_the_page() -> None:
     """docs/monitoring.md has a row for each, and no other."""
     page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
@@ -270,6 +273,7 @@ def test_metrics_of_the_listener_are_those_on_the_page() -> None:
     assert sorted(named) == sorted(METRICS)
 
 
+# Promise: monitoring.md#watch-a-query
 def test_a_file_that_cannot_be_written_stops_no_query(heard: Heard, caplog: pytest.LogCaptureFixture) -> None:
     """It is said once, until it works again."""
     heard.path.mkdir()

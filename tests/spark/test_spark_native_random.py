@@ -120,6 +120,7 @@ def new_log(log: spark_log.Log, folder: Path, kind: str) -> None:
     log.create_topic(NewTopic("t", PARTITIONS, configs=configs, schema=SCHEMA if kind == "typed" else None))
 
 
+# Promise: spark-read.md#read-in-the-jvm
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compacted", "typed", "replicas"])
 def test_random_loads_have_the_same_rows_and_errors(

@@ -58,6 +58,7 @@ def append_randomly(log: spark_log.Log, topic: str, rng: random.Random, commits:
         log.append(topic, [record(rng, number, headers) for number in range(count)])
 
 
+# Promise: spark-read.md#read-in-the-jvm
 @pytest.mark.parametrize("codec", ["zstd", "lz4", "none"])
 @pytest.mark.parametrize("time_type", ["CreateTime", "LogAppendTime"])
 def test_random_logs_have_the_same_rows(
@@ -96,6 +97,7 @@ def _queries(spark: SparkSession, url: str, native: str) -> Iterator[DataFrame]:
     yield frame.join(frame.where("offset < 30"), ["partition", "offset"]).selectExpr("count(*)")
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_large_slices_and_large_records(
     classic: SparkSession, url: str, log: spark_log.Log, left: Callable[[], int]
 ) -> None:
@@ -114,6 +116,7 @@ def test_large_slices_and_large_records(
     assert left() == 0
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_a_frame_that_is_run_again_sees_added_records(
     classic: SparkSession, url: str, log: spark_log.Log, left: Callable[[], int]
 ) -> None:
@@ -130,6 +133,7 @@ def test_a_frame_that_is_run_again_sees_added_records(
     assert frame.count() == 5
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_a_self_join_reads_one_version(classic: SparkSession, url: str, log: spark_log.Log) -> None:
     """Also if Python reads one side."""
     log.append("t", texts(30))
@@ -202,6 +206,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
+# Promise: spark-read.md#read-in-the-jvm
 @pytest.mark.parametrize("records", [3, 30_000])
 def test_a_damaged_object_is_the_same_error(classic: SparkSession, url: str, log: spark_log.Log, records: int) -> None:
     """Of a slice that is read whole, and of one that is read by its index."""
@@ -213,6 +218,7 @@ def test_a_damaged_object_is_the_same_error(classic: SparkSession, url: str, log
     assert "CorruptObject" in errors[0]
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_a_damaged_index_is_the_same_error(classic: SparkSession, url: str, log: spark_log.Log) -> None:
     rng = random.Random(1)
     log.append("t", pa.table({"value": pa.array([rng.randbytes(200) for _ in range(30_000)], pa.binary())}))
@@ -222,6 +228,7 @@ def test_a_damaged_index_is_the_same_error(classic: SparkSession, url: str, log:
     assert "the index" in errors[0]
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_an_object_that_is_gone_is_the_same_error(classic: SparkSession, url: str, log: spark_log.Log) -> None:
     log.append("t", texts(3))
     (path,) = objects_of(log)
@@ -230,6 +237,7 @@ def test_an_object_that_is_gone_is_the_same_error(classic: SparkSession, url: st
     assert path.name in errors[0]
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_an_object_that_was_replaced_is_found(
     classic: SparkSession, url: str, log: spark_log.Log, left: Callable[[], int]
 ) -> None:
@@ -248,6 +256,7 @@ def test_an_object_that_was_replaced_is_found(
     assert left() > 0
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_records_that_are_erased_while_a_query_runs_are_not_read(
     classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
@@ -303,6 +312,7 @@ def test_the_look_for_erasures(url: str, log: spark_log.Log) -> None:
     assert found.num_rows == 1
 
 
+# Promise: spark-read.md#read-in-the-jvm
 @pytest.mark.parametrize(
     "options",
     [

@@ -41,6 +41,7 @@ def copy_of(root: Path, name: str) -> Path:
     return found
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_each_object_is_read_from_a_root_that_has_it(
     classic: SparkSession, url: str, log: spark_log.Log, roots: list[Path], left: Callable[[], int]
 ) -> None:
@@ -61,6 +62,7 @@ def test_each_object_is_read_from_a_root_that_has_it(
     assert left() == 0
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_a_stream_is_read_from_any_root(
     classic: SparkSession, url: str, log: spark_log.Log, roots: list[Path], left: Callable[[], int], tmp_path: Path
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_stream_is_read_from_any_root(
     assert left() == 0
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_a_root_that_hangs_is_passed_over(
     classic: SparkSession, url: str, log: spark_log.Log, roots: list[Path], left: Callable[[], int]
 ) -> None:
@@ -89,6 +92,7 @@ def test_a_root_that_hangs_is_passed_over(
     assert left() == 0
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_a_damaged_copy_is_left_to_python(
     classic: SparkSession, url: str, log: spark_log.Log, roots: list[Path], left: Callable[[], int]
 ) -> None:
@@ -116,6 +120,7 @@ def test_an_object_without_a_copy_is_the_same_error(
     assert name in errors[0]
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_replicas_in_buckets_are_left_to_python(tmp_path: Path) -> None:
     """A memory counts as a bucket.  Other replicas may be on disks."""
     log = replicated_log(tmp_path, 1)

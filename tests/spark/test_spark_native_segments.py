@@ -59,6 +59,7 @@ def reads(tmp_path: Path, path: Path) -> Callable[[Vector], Reads]:
     return put
 
 
+# Promise: spark-read.md#read-in-the-jvm
 @pytest.mark.parametrize("name", VECTORS)
 def test_golden_objects(probe: Probe, reads: Callable[[Vector], Reads], name: str) -> None:
     """Their rows are those that were written."""
@@ -101,6 +102,7 @@ def places_in(vector: Vector, count: int = 300) -> list[int]:
     return sorted({*near, *rng.sample(range(size), count // 3), *range(size - TAIL_BYTES, size)})
 
 
+# Promise: spark-read.md#read-in-the-jvm
 @pytest.mark.parametrize("cut", [False, True], ids=["flipped", "cut"])
 @pytest.mark.parametrize(
     "vector", [VECTORS["bytes, lz4"], VECTORS["holes"], VECTORS["each type"], large()], ids=lambda one: one.name
@@ -150,6 +152,7 @@ def changed(rng: random.Random, vector: Vector, in_index: bool) -> bytes:
     return bytes(data)
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_wrong_bytes_with_the_right_checksum_are_not_other_rows(
     probe: Probe, reads: Callable[[Vector], Reads], path: Path
 ) -> None:
@@ -200,6 +203,7 @@ def bombs() -> Iterator[Vector]:
     yield part._replace(name="an index", data=data, reads=[replace(read, object_size=len(data))])
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_few_bytes_do_not_become_many(probe: Probe, reads: Callable[[Vector], Reads]) -> None:
     """They are refused before they are decoded."""
     for vector in bombs():

@@ -69,6 +69,7 @@ def append_randomly(log: spark_log.Log, rng: random.Random) -> None:
         log.append("t", [record(rng, number) for number in range(rng.choice([1, 30, 400]))])
 
 
+# Promise: spark-read.md#read-in-the-jvm
 @pytest.mark.parametrize("seed", range(2))
 def test_a_query_changes_its_path_across_restarts(
     classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path, left: Callable[[], int], seed: int
@@ -93,6 +94,7 @@ def test_a_query_changes_its_path_across_restarts(
     assert left() == 0
 
 
+# Promise: spark-read.md#read-in-the-jvm
 @pytest.mark.parametrize("first", ["true", "false"])
 def test_a_batch_that_is_run_again_by_the_other_path_has_the_same_rows(
     classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path, first: str

@@ -93,6 +93,7 @@ def both(spark: SparkSession, url: str, **options: Any) -> list[str]:
     return native
 
 
+# Promise: spark-read.md#read-in-the-jvm
 @pytest.mark.parametrize("codec", ["zstd", "lz4", "none"])
 def test_random_typed_logs_have_the_same_rows(
     classic: SparkSession, url: str, log: spark_log.Log, left: Callable[[], int], codec: str
@@ -128,6 +129,7 @@ def _queries(spark: SparkSession, url: str, native: str) -> Iterator[DataFrame]:
     yield struct.where("value is null").select("offset", "key")
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_columns_that_came_later_are_null(
     classic: SparkSession, url: str, log: spark_log.Log, left: Callable[[], int]
 ) -> None:
@@ -147,6 +149,7 @@ def test_columns_that_came_later_are_null(
     assert left() > 0
 
 
+# Promise: spark-read.md#read-in-the-jvm
 def test_bytes_from_before_the_schema_are_left_to_python(
     classic: SparkSession, url: str, log: spark_log.Log, left: Callable[[], int]
 ) -> None:

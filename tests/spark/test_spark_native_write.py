@@ -130,6 +130,7 @@ def summary(records: list[dict[str, Any]], columns: list[str]) -> tuple[dict[int
     return of_keys, sorted(repr(comparable(record, columns)) for record in records)
 
 
+# Promise: spark-write.md#encoded-in-the-jvm
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
 @pytest.mark.usefixtures("few")
 def test_random_frames_have_the_same_rows(
@@ -156,6 +157,7 @@ def test_random_frames_have_the_same_rows(
     assert verify(log, deep=True) == []
 
 
+# Promise: spark-write.md#encoded-in-the-jvm
 def test_many_partitions_and_much_memory(
     classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int]
 ) -> None:
@@ -175,6 +177,7 @@ def test_many_partitions_and_much_memory(
     assert verify(log, deep=True) == []
 
 
+# Promise: spark-write.md#encoded-in-the-jvm
 def test_full_batches_and_a_record_larger_than_one(
     classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int]
 ) -> None:
@@ -246,6 +249,7 @@ RULES = {
 }
 
 
+# Promise: spark-write.md#encoded-in-the-jvm
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.usefixtures("few")
 def test_bad_rows_are_the_same_errors(classic: SparkSession, url: str, log: spark_log.Log, bad: str) -> None:
@@ -264,6 +268,7 @@ def test_bad_rows_are_the_same_errors(classic: SparkSession, url: str, log: spar
     assert log.read("t").num_rows == 0
 
 
+# Promise: spark-write.md#encoded-in-the-jvm
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.usefixtures("few")
 def test_bad_rows_become_dead_letters(
@@ -291,6 +296,7 @@ def test_milliseconds_that_are_too_large(classic: SparkSession, url: str, log: s
             append(frame, url, topic, nativeRead=native)
 
 
+# Promise: spark-write.md#encoded-in-the-jvm
 def test_what_is_left_to_python(
     classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int]
 ) -> None:
@@ -342,6 +348,7 @@ def test_a_replayed_version_is_written_once(classic: SparkSession, url: str, log
     assert log.read("t").num_rows == 20
 
 
+# Promise: spark-write.md#encoded-in-the-jvm
 def test_an_attempt_that_fails_leaves_no_file(
     classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ CASES: list[tuple[dict[str, Any], dict[str, list[int]]]] = [
 ]  # fmt: skip
 
 
+# Promise: options.md#reading, spark-read.md#options-of-a-read
 @pytest.mark.parametrize(("options", "expected"), CASES, ids=[json.dumps(case[0]) for case in CASES])
 def test_a_read_covers_what_its_options_say(
     url: str, filled: spark_log.Log, options: dict[str, Any], expected: dict[str, list[int]]
@@ -178,6 +179,7 @@ def test_what_is_no_position_is_refused_before_the_log_is_opened(
     assert expected in str(error.value)
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.parametrize("value", ["latest", " LATEST", '{"t":{"0":-1}}', '{"t":"latest"}', '{"t":{"0":"Latest"}}'])
 def test_a_batch_cannot_start_at_latest(value: str) -> None:
     """In whatever form; a stream can."""
@@ -186,6 +188,7 @@ def test_a_batch_cannot_start_at_latest(value: str) -> None:
     assert read_options(asked(startingOffsets=value), streaming=True)
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.parametrize("value", ["earliest", '{"t":{"0":-2}}', '{"t":"earliest"}'])
 def test_a_batch_cannot_end_at_earliest(value: str) -> None:
     """In whatever form."""

@@ -30,6 +30,7 @@ REFUSED_READS = [setting for setting in REFUSED if set(READS) & set(setting.used
 REFUSED_WRITES = [setting for setting in REFUSED if set(WRITES) & set(setting.used)]
 
 
+# Promise: options.md#refused
 @pytest.mark.parametrize("setting", REFUSED_READS, ids=[setting.name for setting in REFUSED_READS])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_read_refuses_by_name_and_says_the_way_round(setting: Any, streaming: bool) -> None:
@@ -40,6 +41,7 @@ def test_a_read_refuses_by_name_and_says_the_way_round(setting: Any, streaming: 
     assert str(error.value) == f"option {name} is not supported: {setting.instead}"
 
 
+# Promise: options.md#refused
 @pytest.mark.parametrize("setting", REFUSED_WRITES, ids=[setting.name for setting in REFUSED_WRITES])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_write_refuses_by_name_and_says_the_way_round(setting: Any, streaming: bool) -> None:
@@ -86,6 +88,7 @@ def test_what_would_change_a_write_is_refused(name: str, cure: str) -> None:
     assert cure in str(error.value)
 
 
+# Promise: options.md#accepted-without-effect
 @pytest.mark.parametrize("name", sorted(TUNING))
 def test_tuning_of_clients_is_accepted_and_told_on_both_sides(name: str) -> None:
     """With the reason, once."""
@@ -95,6 +98,7 @@ def test_tuning_of_clients_is_accepted_and_told_on_both_sides(name: str) -> None
     assert written(**{name: "1"}).notes == expected
 
 
+# Promise: options.md#accepted-without-effect
 def test_settings_with_one_reason_are_told_in_one_line() -> None:
     """Twenty settings are not twenty warnings."""
     notes = read_options(asked(**{"kafka.fetch.min.bytes": 1, "kafka.max.poll.records": 5}), streaming=True).notes
@@ -152,6 +156,7 @@ def test_acks_are_those_of_kafka(name: str) -> None:
         written(**{name: "2"})
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_exactly_once_writes_need_acks_all() -> None:
     """As Kafka's idempotence does: streams, and batches with a version."""
     for options in ({"txnAppId": "a", "txnVersion": "1"}, {"pylog.txnFromQuery": "true"}):
@@ -210,6 +215,7 @@ def test_our_option_goes_before_kafkas() -> None:
     assert options.notes == ("kafka.compression.type: without effect, the option compression takes precedence",)
 
 
+# Promise: options.md#both
 def test_the_path_goes_before_kafkas_bootstrap_servers() -> None:
     """A pipeline that comes from Kafka may leave its brokers in, and gets a message."""
     options = read_options(asked(**{"kafka.bootstrap.servers": "broker:9092"}), streaming=False)
@@ -227,6 +233,7 @@ def test_kafkas_bootstrap_servers_may_be_where_the_log_is() -> None:
     assert read_options(given, streaming=False).location.url == "pylog://host:9550"
 
 
+# Promise: options.md#settings-of-kafkas-clients
 def test_no_setting_is_in_two_places() -> None:
     """It is honoured, without effect or refused."""
     honoured = [option.name for option in ALL if option.name.startswith("kafka.")]

@@ -58,6 +58,7 @@ def test_a_value_that_cannot_be_is_refused_with_the_option(
     assert expected in str(error.value)
 
 
+# Promise: from-kafka.md#option-by-option
 @pytest.mark.parametrize(
     "option", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"]
 )
@@ -127,6 +128,7 @@ class Mute:
         return "seen"
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_the_driver_asks_again_while_the_storage_does_not_answer() -> None:
     """fetchOffset.numRetries is the number of looks, with fetchOffset.retryIntervalMs in between."""
     options = read_options(asked(**{"fetchOffset.numRetries": 4, "fetchOffset.retryIntervalMs": 250}), streaming=True)
@@ -136,6 +138,7 @@ def test_the_driver_asks_again_while_the_storage_does_not_answer() -> None:
     assert (storage.asked, clock.ms - before) == (4, 750)
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_the_driver_gives_up_after_the_last_look() -> None:
     """Three of them, a second apart, unless the options say otherwise; then the storage's own error."""
     storage, clock = Mute(99), ManualClock()
@@ -199,6 +202,7 @@ def tasks_of(frame: DataFrame) -> int:
     return frame.select(F.spark_partition_id()).distinct().count()
 
 
+# Promise: from-kafka.md#what-differs
 @pytest.mark.parametrize(
     ("options", "tasks"),
     [({}, 1), ({"minPartitions": 4}, 4), ({"maxRecordsPerPartition": 3}, 8)],
@@ -216,6 +220,7 @@ def test_a_read_with_open_ends_is_split_and_sees_new_rows(
     assert sorted(int(row.value) for row in frame.select("value").collect()) == list(range(30))
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_max_bytes_per_partition_splits_by_bytes(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """A large commit is cut inside."""
     log.append("t", [{"value": b"%06d" % n * 100} for n in range(2000)], compression="none")

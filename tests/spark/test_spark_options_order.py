@@ -60,11 +60,13 @@ def test_a_stream_shows_the_error_that_kafkas_connector_would_show() -> None:
     assert first_errors(STREAM, lambda given: read_options(given, streaming=True)) == [step[2] for step in STREAM]
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_a_batch_shows_the_error_that_kafkas_connector_would_show() -> None:
     """Start and end first, then the same, and whether they fit each other last."""
     assert first_errors(BATCH, lambda given: read_options(given, streaming=False)) == [step[2] for step in BATCH]
 
 
+# Promise: from-kafka.md#what-differs
 def test_what_both_refuse_is_said_at_load_in_the_same_order() -> None:
     """Where it is not known yet what kind of read it is."""
     assert first_errors(GENERAL, load_options) == [step[2] for step in GENERAL]
@@ -85,12 +87,14 @@ def test_a_start_at_latest_may_be_a_stream_at_load() -> None:
         read_options(asked("/log", startingOffsets="latest"), streaming=False)
 
 
+# Promise: spark.md#pylog-in-spark
 def test_a_name_that_nobody_knows_is_the_first_of_all() -> None:
     """It may be why another one is missing."""
     with pytest.raises(InvalidRequest, match="option subscibe is not known; did you mean subscribe"):
         read_options(asked("/log", None, subscibe="t", endingOffsets="latest"), streaming=True)
 
 
+# Promise: from-kafka.md#what-differs
 @pytest.mark.classic("a Spark Connect client asks the server nothing at load()")
 @pytest.mark.parametrize("read", [load, load_stream], ids=["batch", "stream"])
 @pytest.mark.parametrize("options", [{"minPartitions": "0"}, {"kafka.auto.offset.reset": "latest"}], ids=str)

@@ -11,17 +11,20 @@ from pyspark_pylog.options.option_table import ALL, reference_markdown
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 
 
+# Promise: options.md#options-of-formatpylog
 def test_the_page_is_the_table() -> None:
     """`make docs` writes it again."""
     assert PAGE.read_text() == reference_markdown()
 
 
+# Promise: options.md#options-of-formatpylog
 def test_every_option_is_there_once() -> None:
     """In any case of letters."""
     names = [option.name.lower() for option in ALL]
     assert sorted(names) == sorted(set(names))
 
 
+# Promise: from-kafka.md#option-by-option
 def test_the_page_for_people_from_kafka_says_of_each_setting_what_the_table_says() -> None:
     """A `kafka.…` that it names as honoured, refused or without effect is that."""
     page = (PAGE.parent / "from-kafka.md").read_text()

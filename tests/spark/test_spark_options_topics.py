@@ -30,6 +30,7 @@ def topics(log: spark_log.Log) -> spark_log.Log:
     return log
 
 
+# Promise: options.md#reading
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -63,6 +64,7 @@ def test_what_can_be_no_topic_is_refused_by_name(name: str) -> None:
         read_options(asked("/log", f"{name},{name}"), streaming=True)
 
 
+# Promise: options.md#reading
 @pytest.mark.parametrize("options", [{"subscribe": "topic1,missing"}, {"assign": {"missing": [0]}}])
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_topic_that_is_named_must_exist(topics: spark_log.Log, options: dict[str, object], fail: bool) -> None:
@@ -92,6 +94,7 @@ def test_an_empty_pattern_is_refused() -> None:
         read_options(asked("/log", None, subscribePattern="("), streaming=False)
 
 
+# Promise: options.md#reading
 @pytest.mark.parametrize(
     ("pattern", "found", "cure"),
     [
@@ -195,6 +198,7 @@ def test_a_pattern_that_is_taken_finds_what_java_finds(spark: SparkSession) -> N
     check()
 
 
+# Promise: options.md#reading
 def test_partitions_that_do_not_exist_are_left_out(topics: spark_log.Log) -> None:
     """assign, as Kafka's connector does; in order, each once."""
     assert wanted(topics, assign={"topic10": [7, 1, 1, 0], "other": [0]}) == ["other-0", "topic10-0", "topic10-1"]

@@ -121,6 +121,7 @@ def test_a_row_without_a_topic_fails_the_write(url: str, log: spark_log.Log) -> 
     assert log.admin.list_topics() == [] or log.read("t").num_rows == 0
 
 
+# Promise: options.md#writing
 @pytest.mark.parametrize("topics", [pa.array(["other", None]), pa.array([7, 8])], ids=["string", "int"])
 def test_the_option_wins_over_the_column_whatever_its_type(url: str, log: spark_log.Log, topics: pa.Array) -> None:
     """Trimmed; then the column is not looked at."""

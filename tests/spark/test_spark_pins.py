@@ -26,6 +26,7 @@ def all_of(state: State) -> OffsetRange:
     return OffsetRange("t", topic_id, 0, 0, state.partitions[topic_id, 0].end)
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_pins_of_queries_of_a_log_that_nobody_writes_go(tmp_path: Path) -> None:
     """Nothing moves the fence there: a pin goes when it is as old as an upload may become."""
     log = new_log(tmp_path)
@@ -39,6 +40,7 @@ def test_pins_of_queries_of_a_log_that_nobody_writes_go(tmp_path: Path) -> None:
     assert store.list("meta/pin/") == ["meta/pin/1", "meta/pin/23"]
 
 
+# Promise: security.md#what-a-token-protects, security.md#who-may-use-a-name
 def test_names_of_pins_cannot_be_guessed() -> None:
     """They are made of ids that everybody sees in Spark's UI, and of the token of the query's log."""
     mine = names_of("application-1-2-3", "scan", "token-of-the-tests")
@@ -48,6 +50,7 @@ def test_names_of_pins_cannot_be_guessed() -> None:
     assert "application" not in "".join(mine) and mine.pin not in mine.growth
 
 
+# Promise: security.md#what-a-token-protects
 @pytest.mark.parametrize("lie", ["trimmed", "deleted", "created again", "shorter", "fewer partitions"])
 def test_a_pin_that_hides_records_fails_the_query(tmp_path: Path, lie: str) -> None:
     """It says that planned records are gone, and the log has them."""
@@ -82,6 +85,7 @@ def test_a_pin_of_records_that_were_trimmed_is_right(tmp_path: Path) -> None:
     check_gone(pin, [read], now, before.version)
 
 
+# Promise: security.md#what-a-token-protects
 def test_a_coordinator_refuses_a_claim_that_hides_records(tmp_path: Path) -> None:
     """A partition's start never decreases, so the newest state shows that it is false."""
     log = new_log(tmp_path)

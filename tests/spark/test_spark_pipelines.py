@@ -33,6 +33,7 @@ def setting(classic: SparkSession, request: pytest.FixtureRequest) -> Iterator[N
     classic.conf.unset(request.param)
 
 
+# Promise: spark-streams.md#declarative-pipelines
 @pytest.mark.skipif(VERSION < (4, 1), reason="Spark 4.1 has the first pipelines")
 def test_a_declarative_pipeline_writes_and_reads_topics(server: str, log: spark_log.Log, tmp_path: Path) -> None:
     """The program of the page, twice: the flow continues from its checkpoint."""
@@ -59,6 +60,7 @@ def both(spark: SparkSession, url: str, names: list[str]) -> DataFrame:
     return frames[0].union(frames[1])
 
 
+# Promise: spark-streams.md#names-of-sources
 @pytest.mark.skipif(VERSION < (4, 2), reason="Spark 4.2 has the first names of sources")
 @pytest.mark.parametrize("setting", [EVOLUTION], indirect=True)
 @pytest.mark.usefixtures("setting")
@@ -75,6 +77,7 @@ def test_named_sources_keep_their_positions_in_another_order(
     assert sorted(log.read("copy")["value"].to_pylist()) == [b"a1", b"a2", b"b1", b"b2"]
 
 
+# Promise: spark-streams.md#names-of-sources
 @pytest.mark.skipif(VERSION < (4, 2), reason="Spark 4.2 has the first names of sources")
 @pytest.mark.parametrize("setting", [EVOLUTION], indirect=True)
 @pytest.mark.usefixtures("setting")
@@ -99,6 +102,7 @@ def test_a_batch_of_a_named_source_that_is_planned_again_is_a_repeat(
     assert len(log.read("copy")) == 3
 
 
+# Promise: monitoring.md#watch-a-query
 @pytest.mark.skipif(VERSION < (4, 1), reason="Spark 4.1 has the first log of workers")
 @pytest.mark.parametrize("setting", [LOGGING], indirect=True)
 @pytest.mark.usefixtures("setting")

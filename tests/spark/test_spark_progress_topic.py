@@ -100,6 +100,7 @@ class Query(Stream):
 # ------------------------------------------------------------------------------------------------------------- in batches
 
 
+# Promise: spark-streams.md#named-progress
 def test_there_is_one_record_for_each_position_the_latest(url: str, filled: spark_log.Log) -> None:
     """From a consumer, a transaction or an administrator."""
     assert read(url) == []
@@ -126,6 +127,7 @@ def test_what_a_record_says(filled: spark_log.Log) -> None:
     assert row["timestamp"].timestamp() * 1000 == state.time
 
 
+# Promise: spark-streams.md#named-progress
 @pytest.mark.parametrize(
     ("group", "partition"),
     [("group-id", 13), ("console-consumer-12345", 6), ("polygenelubricants", 0), ("", 0), ("😀", 49)],
@@ -135,6 +137,7 @@ def test_groups_are_spread_by_kafkas_rule(group: str, partition: int) -> None:
     assert partition_of_group(group) == partition
 
 
+# Promise: spark-streams.md#named-progress
 def test_a_removed_position_is_a_record_without_a_value(url: str, filled: spark_log.Log) -> None:
     """Removed alone, with its group or with its topic; one that is committed again is there again."""
     commit(filled, "a", 1, 2)

@@ -140,6 +140,7 @@ def selections(prefix: str) -> list[list[str]]:
     return [*own, ["offset"], ["partition", "timestamp"], ["topic", prefix + "weight"], ["count(*)"]]
 
 
+# Promise: spark-read.md#reading-less
 @pytest.mark.parametrize("layout", ["columns", "struct"])
 def test_random_queries_have_the_rows_of_all_records(classic: SparkSession, typed: str, layout: str) -> None:
     """With and without; of a frame that is used for many queries."""
@@ -201,6 +202,7 @@ def test_fields_named_as_the_columns_of_a_record_are_not_taken_for_them(
     assert found == all_rows != []
 
 
+# Promise: spark-read.md#reading-less
 def test_a_plan_names_the_columns_and_the_condition(classic: SparkSession, typed: str) -> None:
     frame = load(classic, typed)
     assert scan_of(frame.where("id > 3 AND price < 2").select("name")) == (
@@ -213,6 +215,7 @@ def test_a_plan_names_the_columns_and_the_condition(classic: SparkSession, typed
     )
 
 
+# Promise: spark-read.md#reading-less
 def test_a_count_decodes_no_value(classic: SparkSession, typed: str) -> None:
     """Not even with an own schema that has none of the small columns."""
     frame = load(classic, typed, "u")
@@ -223,6 +226,7 @@ def test_a_count_decodes_no_value(classic: SparkSession, typed: str) -> None:
     assert small.count() == 300
 
 
+# Promise: spark-read.md#reading-less
 def test_queries_of_one_frame_keep_their_filters_apart(classic: SparkSession, typed: str) -> None:
     """Spark keeps what a Python source made of a filter for all later queries of its frame."""
     frame = load(classic, typed, "u")
@@ -235,11 +239,13 @@ def test_queries_of_one_frame_keep_their_filters_apart(classic: SparkSession, ty
     classic.catalog.dropTempView("pushed")
 
 
+# Promise: spark-read.md#reading-less
 def test_the_option_where_and_a_filter_both_apply(classic: SparkSession, typed: str) -> None:
     frame = load(classic, typed, "u", WHERE="offset < 3 or offset > 147", endingOffsets="latest")
     assert sorted(r[0] for r in frame.where("offset < 5").select("offset").collect()) == [0, 0, 1, 1, 2, 2]
 
 
+# Promise: spark-read.md#reading-less
 def test_a_frame_sees_records_added_after_its_first_query(classic: SparkSession, url: str, log: spark_log.Log) -> None:
     log.append("t", texts(3))
     frame = load(classic, url)
@@ -274,6 +280,7 @@ def test_positions_that_move_are_looked_up_once(
     assert one.join(other, "offset", "full_outer").count() == one.count() >= first
 
 
+# Promise: spark-read.md#reading-less
 @pytest.mark.parametrize("view", ["latest", ""])
 def test_a_view_of_the_latest_records_is_filtered_afterwards(
     classic: SparkSession, url: str, log: spark_log.Log, view: str
@@ -296,6 +303,7 @@ def test_the_progress_of_groups_is_read_with_any_filter(classic: SparkSession, u
     assert assigned.where("offset >= 0 OR partition < 0").count() == everything
 
 
+# Promise: spark-read.md#reading-less
 def test_the_option_and_the_setting_turn_it_off(classic: SparkSession, typed: str) -> None:
     off = load(classic, typed, "u", pushDown="false").where("offset < 3").select("offset")
     assert "(Python)" in scan_of(off)
@@ -325,6 +333,7 @@ def test_an_invalid_setting_is_named(classic: SparkSession, typed: str) -> None:
         classic.conf.set("spark.pylog.pushDown", "true")
 
 
+# Promise: spark-read.md#reading-less
 def test_update_mode_appends_each_change(classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """A log of changes: each micro-batch appends the rows that it changed."""
     counts = load_stream(classic, url, maxOffsetsPerTrigger="2").groupBy("key").count()
@@ -344,6 +353,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "pylog"
 
 
+# Promise: spark-read.md#reading-less
 def test_the_classes_are_kept_where_only_the_user_can_write(classic: SparkSession, cache: Path) -> None:
     jvm: Any = classic._jvm
     made = compiled.jar(jvm, compiled.loader(jvm), classic.version, compiled.sources())
@@ -369,6 +379,7 @@ def test_a_damaged_file_of_classes_is_compiled_again(classic: SparkSession, cach
     assert list(cache.iterdir()) == [made]
 
 
+# Promise: spark-read.md#reading-less
 def test_a_spark_that_cannot_compile_the_source_says_so(
     classic: SparkSession, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

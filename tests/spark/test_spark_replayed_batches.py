@@ -49,6 +49,7 @@ def trim(log: spark_log.Log) -> None:
     log.admin.delete_records({TopicPartition("src", 0): 30})
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 @pytest.mark.parametrize("run", [stream, sink, version])
 @pytest.mark.parametrize("remove", [compaction, trim])
 def test_a_replayed_batch_with_fewer_records_is_a_repeat(

@@ -89,6 +89,7 @@ def test_a_stream_and_its_first_view_read_any_copy(log: Log, url: str, roots: li
     assert latest.run() == [("t-0", 2)]
 
 
+# Promise: replicas.md#when-a-disk-fails
 @pytest.mark.parametrize("latest", [False, True])
 def test_records_whose_roots_are_away_are_not_skipped(log: Log, url: str, roots: list[Path], latest: bool) -> None:
     """Although failOnDataLoss is false: they are not lost, and are read when a root is back."""
@@ -143,6 +144,7 @@ def test_records_that_right_roots_lack_are_skipped(log: Log, url: str, roots: li
         failing.run("2")
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_queries_go_on_when_a_root_is_lost(
     spark: SparkSession, log: Log, url: str, roots: list[Path], tmp_path: Path, s3: Callable[[], Any]
 ) -> None:

@@ -19,6 +19,7 @@ from tests.spark.driver import SCHEMA, Stream, rows
 from tests.spark.lossy import put
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_query_that_is_ahead_of_the_copy_is_refused_also_when_the_log_has_grown(
     url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
@@ -41,6 +42,7 @@ def test_a_query_that_is_ahead_of_the_copy_is_refused_also_when_the_log_has_grow
     assert sorted(Stream(url, startingoffsets='{"t":{"0":6,"1":2}}').run()) == rows("t-0", 6, 13)
 
 
+# Promise: spark-streams.md#when-the-log-changes
 @pytest.mark.parametrize("trigger", ["default", "available-now", "once", "4.0"])
 def test_a_query_that_may_lose_records_continues_at_the_end_of_the_copy(
     url: str, log: spark_log.Log, tmp_path: Path, caplog: pytest.LogCaptureFixture, trigger: str
@@ -60,6 +62,7 @@ def test_a_query_that_may_lose_records_continues_at_the_end_of_the_copy(
     assert len(logged(caplog, "was restored from a copy that ended at 6")) == 2
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_batch_that_is_read_during_the_restore_does_not_mix_records_of_both(
     url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
@@ -81,6 +84,7 @@ def test_a_batch_that_is_read_during_the_restore_does_not_mix_records_of_both(
         list(stream._read(second))
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_query_that_has_read_only_what_is_in_the_copy_continues(
     url: str, log: spark_log.Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,6 +132,7 @@ def test_a_running_query_is_refused_as_well(url: str, log: spark_log.Log, tmp_pa
         stream.batch()
 
 
+# Promise: copies.md#if-you-restore-a-disk-snapshot
 @pytest.mark.parametrize("more", [1, 50], ids=["behind", "grown"])
 def test_a_log_whose_disk_was_set_back_is_noticed(url: str, log: spark_log.Log, tmp_path: Path, more: int) -> None:
     """No command says so: it has fewer versions than the query has seen, or another record at that version."""
@@ -207,6 +212,7 @@ def test_a_running_query_of_committed_offsets_is_refused_as_well(url: str, log: 
         stream.tasks()
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_running_query_moves_its_group_not_beyond_the_copy(url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """A query with a new checkpoint begins at the group's position, and would leave out the records before."""
     log.admin.create_topics([NewTopic("t", 1)])

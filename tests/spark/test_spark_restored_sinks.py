@@ -53,6 +53,7 @@ def noted(checkpoint: Path) -> list[str]:
     return sorted(file.read_text() for file in (checkpoint / "pylog").iterdir())
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("is_new_process", [False, True])
 def test_a_query_whose_batches_are_lost_is_refused(
     url: str, log: spark_log.Log, tmp_path: Path, checkpoint: Path, is_new_process: bool
@@ -90,6 +91,7 @@ def test_a_query_whose_batches_are_all_in_the_copy_continues(
     assert noted(checkpoint)[-1].endswith(log.journal.state.restores[-1].history)
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("is_new_process", [False, True])
 def test_each_sink_of_a_query_is_compared(
     url: str, log: spark_log.Log, tmp_path: Path, checkpoint: Path, is_new_process: bool
@@ -125,6 +127,7 @@ def test_batches_of_a_former_checkpoint_under_the_same_name_do_not_count(
         batch(url, checkpoint, 3, producerid="p")
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("is_older", [True, False], ids=["older", "newer"])
 def test_a_query_with_a_token_continues_after_a_restore(
     url: str, log: spark_log.Log, tmp_path: Path, checkpoint: Path, services: Services, is_older: bool

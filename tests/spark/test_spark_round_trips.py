@@ -96,11 +96,13 @@ def planned(near: Near) -> int:
     return sum(read.end - read.start for task in tasks for read in task.reads)  # type: ignore[attr-defined]
 
 
+# Promise: measurements.md#object-stores
 def test_a_batch_read_is_planned_in_two(near: Near) -> None:
     """A look at the schema, and one at the end of the log."""
     assert trips(near.store, 2, lambda: planned(near)) == 2
 
 
+# Promise: measurements.md#object-stores
 def test_a_batch_read_after_a_commit_is_planned_in_three(near: Near) -> None:
     """New records are confirmed before a read depends on them.  They are in the plan."""
     assert trips(near.store, 3, lambda: planned(near), near.append) == 3
@@ -108,6 +110,7 @@ def test_a_batch_read_after_a_commit_is_planned_in_three(near: Near) -> None:
     assert planned(near) == ends(near)
 
 
+# Promise: measurements.md#object-stores
 def test_tasks_of_a_query_wait_for_one_or_two(near: Near) -> None:
     """The first one asks for the pin, the log and its records together, and then claims the pin."""
     reader = DefaultSource({"path": near.url, "subscribe": "t"}).reader(from_arrow_schema(SCHEMA))
@@ -154,6 +157,7 @@ def test_tasks_of_an_old_plan_look_for_erasures_once_a_second_together(near: Nea
     assert all(TaskErasures(log).has(topic_id) for _ in range(10))
 
 
+# Promise: measurements.md#object-stores
 def test_a_batch_write_takes_five(near: Near) -> None:
     """A look, the object, another look, the record and its read-back."""
 
@@ -167,6 +171,7 @@ def test_a_batch_write_takes_five(near: Near) -> None:
     assert ends(near) >= before + 2
 
 
+# Promise: measurements.md#object-stores
 def test_a_micro_batch_that_copies_a_record_takes_eight(near: Near) -> None:
     """The commit is found (2), the write begins (1), the record is read (1), the object put (1), the process that
     commits looks at the log (1), and puts the record and reads it back (2).

@@ -19,6 +19,7 @@ from tests.processes import eventually
 from tests.s3_server import s3_process
 
 
+# Promise: replicas.md#when-a-disk-fails
 @pytest.mark.classic("the client does not matter here")
 def test_a_stream_goes_on_while_an_s3_server_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
     """Its reads and writes hang then.  Each record is in the target once, and all roots have it in the end."""

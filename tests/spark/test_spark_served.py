@@ -52,6 +52,7 @@ def snapshots(address: str) -> int:
     return int(found[1])
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_batches_and_a_stream_without_rights_on_meta(spark: SparkSession, address: str, tmp_path: Path) -> None:
     """The query's pin is a claim that the coordinator makes, and a query's tasks share it."""
     url = f"pylog://{address}"

@@ -125,6 +125,7 @@ def test_a_stream_of_a_pattern_reads_3000_topics_through_a_coordinator(
             query.stop()
 
 
+# Promise: service.md#failover
 @pytest.mark.tasks
 def test_a_stream_goes_on_when_its_coordinator_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
     """With SIGSTOP, while it reads and writes through both addresses; a standby leads; each record is copied once."""

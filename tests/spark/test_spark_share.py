@@ -63,6 +63,7 @@ def all_of(*partitions: int, first: int = 0, end: int = 5) -> list[Row]:
     return [row for number in partitions for row in rows(f"t-{number}", first, end)]
 
 
+# Promise: tasks/share-a-topic.md#share-a-topic-among-queries
 def test_queries_with_numbers_share_the_partitions_of_one_group(url: str, filled: spark_log.Log) -> None:
     """Each reads its own and publishes their positions in one group, whose members say which number they are."""
     queries = [Query(url, number) for number in range(2)]
@@ -79,6 +80,7 @@ def test_queries_with_numbers_share_the_partitions_of_one_group(url: str, filled
     assert filled.admin.describe_consumer_groups(["g"])["g"].state == "Empty"
 
 
+# Promise: tasks/share-a-topic.md#when-a-query-ends
 def test_a_number_is_for_one_query(url: str, filled: spark_log.Log) -> None:
     """And the count is the same for all; a query without a number, or a consumer, waits for all of them."""
     query = Query(url, 0)
@@ -97,6 +99,7 @@ def test_a_number_is_for_one_query(url: str, filled: spark_log.Log) -> None:
         query.batch()
 
 
+# Promise: tasks/share-a-topic.md#when-a-query-ends
 def test_a_query_without_a_checkpoint_continues_where_its_number_stood(url: str, filled: spark_log.Log) -> None:
     """On any machine; and new partitions are read by the number that they belong to, from their first record."""
     Query(url, 1).end()
@@ -108,6 +111,7 @@ def test_a_query_without_a_checkpoint_continues_where_its_number_stood(url: str,
     assert committed(filled) == {1: 6, 3: 6, 5: 1}
 
 
+# Promise: tasks/share-a-topic.md#share-a-topic-among-queries
 def test_more_queries_than_partitions_are_idle_until_there_are_more(url: str, filled: spark_log.Log) -> None:
     """They have no records, in each trigger, and hold their number."""
     query = Query(url, 5, **{"group.members": 6})
@@ -129,6 +133,7 @@ def test_options_name_partitions_that_others_read(url: str, filled: spark_log.Lo
 # ----------------------------------------------------------------------------------------------------- another count
 
 
+# Promise: tasks/share-a-topic.md#what-is-guaranteed
 def test_after_a_clean_end_another_count_of_queries_reads_each_record_once(url: str, filled: spark_log.Log) -> None:
     """The old checkpoints serve on: partitions that come start at the group's position, those that go are left."""
     two = [Query(url, number, maxOffsetsPerTrigger=3) for number in range(2)]
@@ -145,6 +150,7 @@ def test_after_a_clean_end_another_count_of_queries_reads_each_record_once(url: 
     assert three[0].offsets[-1]["t"] == {"0": 6, "3": 6}
 
 
+# Promise: tasks/share-a-topic.md#what-is-guaranteed
 def test_an_old_checkpoint_moves_no_position_back(
     url: str, filled: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,6 +189,7 @@ class Late(GroupProgress):
         super().join(journal, at)
 
 
+# Promise: tasks/share-a-topic.md#what-is-guaranteed
 def test_a_query_sees_what_the_former_one_published_last(url: str, filled: spark_log.Log) -> None:
     """It looks where the group is when it has the number, not before: the former one may read on until then."""
     old = Query(url, 0)
@@ -193,6 +200,7 @@ def test_a_query_sees_what_the_former_one_published_last(url: str, filled: spark
     assert back.run() == []
 
 
+# Promise: tasks/share-a-topic.md#what-is-guaranteed
 def test_a_batch_that_was_planned_is_read_again_whoever_owns_its_partitions_now(
     url: str, filled: spark_log.Log
 ) -> None:
@@ -235,6 +243,7 @@ def test_the_position_of_a_share_is_where_it_continues(filled: spark_log.Log) ->
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
+# Promise: tasks/share-a-topic.md#share-a-topic-among-queries
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -260,6 +269,7 @@ def test_an_invalid_share_is_refused(options: dict[str, Any], sentence: str) -> 
         read_options(asked("/log", "t", **options), streaming=True)
 
 
+# Promise: tasks/share-a-topic.md#share-a-topic-among-queries
 @pytest.mark.parametrize("name", ["group.members", "group.member"])
 def test_a_batch_has_no_share(name: str) -> None:
     """As it has no group; nor has the topic of the groups' progress."""

@@ -35,6 +35,7 @@ CASES = {
 }
 
 
+# Promise: spark.md#troubleshooting
 @pytest.mark.parametrize("case", CASES)
 def test_an_error_of_a_sink_is_its_sentence(spark: SparkSession, log: spark_log.Log, tmp_path: Path, case: str) -> None:
     """The sentence comes first, without a traceback."""
@@ -59,6 +60,7 @@ def test_an_error_of_the_sink_itself_is_its_sentence(spark: SparkSession, log: s
     assert "spark_log.sink: batch 0 has two frames for topic 't'" in message(spark, log.url, twice, tmp_path / "c")
 
 
+# Promise: spark.md#troubleshooting
 @pytest.mark.classic("Spark Connect runs the function in another process")
 def test_a_function_that_calls_a_sink_can_handle_its_error(
     spark: SparkSession, log: spark_log.Log, tmp_path: Path
@@ -81,6 +83,7 @@ def test_a_function_that_calls_a_sink_can_handle_its_error(
     assert "of the user" in found
 
 
+# Promise: spark.md#limits-of-spark-and-workarounds
 @pytest.mark.classic("the words are Spark's, and the same")
 def test_pages_have_the_words_of_sparks_refusals(spark: SparkSession, log: spark_log.Log, tmp_path: Path) -> None:
     """So that a search for them leads to the way out: the README, the page on Spark and that on trouble."""

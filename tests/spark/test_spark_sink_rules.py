@@ -234,6 +234,7 @@ TIMES = [
 ]
 
 
+# Promise: spark.md#columns
 @pytest.mark.parametrize(("type_", "name"), TIMES, ids=[name for _, name in TIMES])
 def test_a_timestamp_of_another_type_is_refused(type_: DataType, name: str) -> None:
     """The error names the cast: if the column were ignored, records would get the present time without notice."""
@@ -252,6 +253,7 @@ MISSPELT = [
 ]
 
 
+# Promise: spark.md#columns
 @pytest.mark.parametrize(("given", "meant"), MISSPELT, ids=[given for given, _ in MISSPELT])
 def test_a_column_that_is_nearly_one_that_is_missing_is_refused(given: str, meant: str) -> None:
     """Unless the one that is meant is there, too."""
@@ -322,6 +324,7 @@ def test_a_log_can_be_named_as_kafka_brokers_are(spark: SparkSession, url: str, 
     assert log.read("copy").num_rows == 2
 
 
+# Promise: ../README.md#why
 @pytest.mark.parametrize("mode", [None, "error", "ignore"])
 def test_spark_refuses_the_default_mode(spark: SparkSession, url: str, log: spark_log.Log, mode: str | None) -> None:
     """Before it asks the source, so `.mode("append")` has to be said."""
@@ -345,6 +348,7 @@ def test_overwriting_says_what_to_do_instead() -> None:
             writer(frame(value=TEXT), overwrite=True)
 
 
+# Promise: spark.md#limits-of-spark-and-workarounds
 def test_spark_refuses_update_mode(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """Of any Python sink, in a session that does not plan it by PylogSource.java."""
     log.append("t", texts(1))

@@ -41,6 +41,7 @@ def ranges(bounds: list[tuple[int, int]]) -> list[OffsetRange]:
     return [OffsetRange("t", "id", number, start, end) for number, (start, end) in enumerate(bounds)]
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.parametrize(("least", "most", "given_", "expected"), KAFKAS)
 def test_ranges_are_cut_as_kafkas_connector_cuts_them(
     least: int | None, most: int | None, given_: list[tuple[int, int]], expected: list[tuple[int, int]]
@@ -105,6 +106,7 @@ def test_one_large_slice_is_shared_evenly() -> None:
     ]
 
 
+# Promise: spark-read.md#options-of-a-read
 def test_small_partitions_share_a_task() -> None:
     """A task costs tens of milliseconds, so a hundred small partitions are one."""
     assert len(split_by_bytes([slice_read(number, 0, 10, 100) for number in range(100)], 64 << 20)) == 1

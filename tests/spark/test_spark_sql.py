@@ -57,6 +57,7 @@ def pairs(log: spark_log.Log, topic: str) -> list[tuple[bytes | None, bytes | No
     return [(record["key"], record["value"]) for record in log.read(topic).to_pylist()]
 
 
+# Promise: spark-sql.md#sql
 def test_the_statements_of_the_page_run(sql: Sql, log: spark_log.Log) -> None:
     """In their order; what they read and write is what the page says."""
     orders(log)
@@ -74,6 +75,7 @@ def test_the_statements_of_the_page_run(sql: Sql, log: spark_log.Log) -> None:
     assert pairs(log, "fine") == pairs(log, "bad") == [(b"k", b"v")]
 
 
+# Promise: spark-sql.md#sql
 def test_the_python_of_the_page_runs(
     spark: SparkSession, sql: Sql, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
@@ -93,6 +95,7 @@ def analysed(code: str, names: dict[str, Any]) -> None:
     assert frame.isStreaming
 
 
+# Promise: spark-sql.md#what-does-not-work
 @pytest.mark.parametrize(("code", "error"), REFUSED, ids=[code for code, _ in REFUSED])
 def test_what_the_page_says_does_not_work_does_not(
     spark: SparkSession, sql: Sql, url: str, log: spark_log.Log, code: str, error: str

@@ -76,6 +76,7 @@ def test_a_stream_starts_at_the_end_by_default(
     assert batches.rows == [3, 4]
 
 
+# Promise: ../README.md#why, spark-streams.md#exactly-once
 def test_a_copy_restarted_from_its_checkpoint_has_every_record_once(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_copy_restarted_from_its_checkpoint_has_every_record_once(
     assert copied(log) == as_bytes(range(15))
 
 
+# Promise: ../README.md#why
 @pytest.mark.tasks
 def test_a_replayed_batch_of_many_topics_adds_nothing(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
@@ -120,6 +122,7 @@ def test_two_appends_in_one_foreach_batch_both_land(
     assert copied(log) == as_bytes([0, 0, 1, 1, 2, 2])
 
 
+# Promise: spark-streams.md#exactly-once
 @pytest.mark.tasks
 def test_a_sink_appends_aggregates_exactly_once(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
@@ -143,6 +146,7 @@ def where(spark: SparkSession, checkpoint: Path) -> dict[str, str]:
     return {"checkpoint": str(checkpoint)} if is_connect(spark) else {}
 
 
+# Promise: spark-streams.md#exactly-once
 def test_two_sinks_of_one_query_are_told_apart_by_name(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -160,6 +164,7 @@ def test_two_sinks_of_one_query_are_told_apart_by_name(
         last_commit(checkpoint).unlink()
 
 
+# Promise: spark-streams.md#exactly-once
 @pytest.mark.tasks
 def test_a_reset_checkpoint_under_one_producer_id_loses_nothing(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
@@ -177,6 +182,7 @@ def test_a_reset_checkpoint_under_one_producer_id_loses_nothing(
     assert copied(log) == as_bytes(range(7))
 
 
+# Promise: spark-streams.md#exactly-once
 @pytest.mark.tasks
 def test_the_old_query_of_a_producer_id_is_fenced(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
@@ -211,6 +217,7 @@ def test_trimmed_records_stop_a_stream_or_are_passed_over(
     assert batches.rows == [0, 1, 2, 3, 7, 8, 9]
 
 
+# Promise: spark-streams.md#streams
 @pytest.mark.tasks
 def test_a_running_query_sees_an_append_soon(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path

@@ -14,6 +14,7 @@ from tests.spark.lossy import GOING_ON, losses, put, recreate, trim
 # ----------------------------------------------------------------------------------------------------------- topics that go
 
 
+# Promise: spark-streams.md#when-the-log-changes
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_topic_that_is_read_by_name_must_not_go(url: str, log: spark_log.Log, fail: str) -> None:
     """Whatever failOnDataLoss says; the sentence names it."""
@@ -26,6 +27,7 @@ def test_a_topic_that_is_read_by_name_must_not_go(url: str, log: spark_log.Log, 
         stream.batch()
 
 
+# Promise: spark-streams.md#when-the-log-changes
 def test_a_topic_that_goes_under_a_pattern_is_a_loss(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_topic_that_goes_after_a_batch_was_planned_is_a_loss_of_that_batch(
     assert len(losses(caplog)) == 1
 
 
+# Promise: spark-streams.md#when-the-log-changes
 @pytest.mark.parametrize("change", ["was deleted", "was deleted and created again"])
 @pytest.mark.parametrize("count", [2, 9])
 def test_a_topic_that_goes_during_an_available_now_run_ends_it(
@@ -132,6 +135,7 @@ def test_a_topic_that_goes_after_an_available_now_run_has_read_all_is_for_the_ne
 # ------------------------------------------------------------------------------------------------------ topics created again
 
 
+# Promise: spark-streams.md#when-the-log-changes
 @pytest.mark.parametrize("count", [2, 3, 9])
 def test_a_topic_created_again_is_recognised(url: str, log: spark_log.Log, count: int) -> None:
     """Shorter than the checkpoint, as long, or longer: Kafka's connector passes over the first records of the last."""
@@ -144,6 +148,7 @@ def test_a_topic_created_again_is_recognised(url: str, log: spark_log.Log, count
     assert stream.restart(failOnDataLoss="false").run() == rows("t-0", 0, count)
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 @pytest.mark.parametrize("more", [0, 9])
 def test_offsets_of_a_version_whose_loss_was_accepted_stop_a_stream(url: str, log: spark_log.Log, more: int) -> None:
     """However many records follow by now: at these offsets lie others."""

@@ -17,6 +17,7 @@ from tests.spark.lossy import losses, put, trim
 # --------------------------------------------------------------------------------------------- another subscription, another log
 
 
+# Promise: spark-streams.md#when-the-log-changes
 def test_a_query_may_read_other_topics_than_before(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_start_counts_only_without_a_checkpoint(url: str, log: spark_log.Log) 
     assert stream.restart(startingOffsets='{"t":{"0":0}}', startingTimestamp="0").run() == rows("t-0", 5, 7)
 
 
+# Promise: spark-streams.md#when-the-log-changes
 def test_a_batch_that_was_planned_reads_the_topics_it_was_planned_with(url: str, log: spark_log.Log) -> None:
     """Run again after a crash, under another subscription: it must be the same batch to be recognised as such."""
     put(log, 2)
@@ -81,6 +83,7 @@ def restore(url: str, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "copy", url)
 
 
+# Promise: spark-streams.md#when-the-log-changes
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_checkpoint_beyond_the_end_of_the_log_is_refused(
     url: str, log: spark_log.Log, tmp_path: Path, fail: str
@@ -108,6 +111,7 @@ def test_a_planned_batch_beyond_the_end_of_the_log_is_refused(url: str, log: spa
         stream.restart().read()
 
 
+# Promise: spark-streams.md#when-the-log-changes
 @pytest.mark.parametrize("trigger", ["default", "available-now", "once", "4.0"])
 def test_a_checkpoint_of_another_log_is_refused(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture, trigger: str
@@ -125,6 +129,7 @@ def test_a_checkpoint_of_another_log_is_refused(
     assert len(logged(caplog, "of a log with the id former")) == 1
 
 
+# Promise: spark-streams.md#when-the-log-changes
 def test_a_planned_batch_of_another_log_is_refused(url: str, log: spark_log.Log) -> None:
     """The same where Spark runs its last batch again."""
     put(log, 3)

@@ -87,6 +87,7 @@ def test_shares_are_kafkas_where_those_keep_the_limit(
 sizes_ = st.lists(st.integers(0, 1000), max_size=12)
 
 
+# Promise: spark-streams.md#how-much-a-micro-batch-reads
 @given(sizes_, st.integers(1, 3000), st.integers(0, 10**6))
 def test_max_offsets_per_trigger_is_exact(sizes: list[int], limit: int, turn: int) -> None:
     """As many records as allowed, or all that there are, and no partition beyond its backlog."""
@@ -106,6 +107,7 @@ def test_shares_are_in_proportion(sizes: list[int], limit: int) -> None:
         assert all(shares[one] >= shares[other] for other in waiting if waiting[one] > waiting[other])
 
 
+# Promise: spark-streams.md#how-much-a-micro-batch-reads
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(1, 8), st.randoms(use_true_random=False))
 def test_no_partition_starves_while_others_keep_growing(sizes: list[int], limit: int, rng: random.Random) -> None:
     """In a long run with more records than are read, every waiting partition advances within one turn of all
@@ -138,6 +140,7 @@ def test_a_backlog_is_read_in_as_few_batches_as_can_be(sizes: list[int], limit: 
     assert batches == -(-sum(sizes) // limit)
 
 
+# Promise: from-kafka.md#what-differs
 def test_batches_of_a_stream_hold_max_offsets(url: str, log: spark_log.Log) -> None:
     """Exactly, and every partition moves."""
     filled(log, 101, 11, 1)
@@ -166,6 +169,7 @@ def chunked(parts: list[tuple[int, int]]) -> list[Chunk]:
     return found
 
 
+# Promise: spark-streams.md#how-much-a-micro-batch-reads
 @given(parts_, st.integers(1, 100_000))
 def test_a_budget_of_bytes_always_moves_and_never_goes_beyond_it_by_more_than_a_record(
     parts: list[tuple[int, int]], budget: int
@@ -298,6 +302,7 @@ def test_max_trigger_delay_ends_the_wait(url: str, log: spark_log.Log) -> None:
     assert counts(stream.batch()) == [1]
 
 
+# Promise: spark-streams.md#how-much-a-micro-batch-reads
 def test_the_delay_goes_on_over_a_restart(url: str, log: spark_log.Log) -> None:
     """The time of the last batch is in the checkpoint: a restart neither starts a batch early nor counts again."""
     filled(log, 1)
@@ -356,6 +361,7 @@ def test_min_and_max_offsets_go_together(url: str, log: spark_log.Log) -> None:
     assert stream.batch() is None
 
 
+# Promise: spark-streams.md#how-much-a-micro-batch-reads
 def test_min_above_max_is_refused() -> None:
     """At load."""
     options = {"path": "/log", "subscribe": "t", "minoffsetspertrigger": "11", "maxoffsetspertrigger": "10"}
@@ -384,6 +390,7 @@ def test_a_delay_that_is_none_is_refused(text: str) -> None:
 # ----------------------------------------------------------------------------------------------------------------- triggers
 
 
+# Promise: spark-streams.md#how-much-a-micro-batch-reads
 def test_an_available_now_run_ends_where_the_log_ended_when_it_began(url: str, log: spark_log.Log) -> None:
     """Records, partitions and topics that come later wait for the next run."""
     filled(log, 7)
@@ -414,6 +421,7 @@ def test_an_available_now_run_holds_max_bytes(url: str, log: spark_log.Log) -> N
     assert stream.run() == rows("t-0", 0, 40) and 4 <= len(stream.batches) <= 6
 
 
+# Promise: spark-streams.md#how-much-a-micro-batch-reads
 def test_once_ignores_all_limits(url: str, log: spark_log.Log) -> None:
     """As with Kafka's connector."""
     filled(log, 1)
@@ -426,6 +434,7 @@ def test_once_ignores_all_limits(url: str, log: spark_log.Log) -> None:
     assert len(stream.restart("once").run()) == 30
 
 
+# Promise: spark-streams.md#how-much-a-micro-batch-reads
 def test_pyspark_4_0_is_held_to_the_limits_by_the_source(url: str, log: spark_log.Log) -> None:
     """It hands over neither where it stands nor a limit, and says the first at a restart in its own way."""
     filled(log, 7)
@@ -447,6 +456,7 @@ def test_the_first_batch_begins_where_the_stream_was_said_to_begin(url: str, log
     assert stream.read() == [] and stream.batch() == rows("t-0", 2, 5)
 
 
+# Promise: spark-streams.md#when-the-log-changes
 def test_the_first_batch_is_the_same_when_it_is_read_again(url: str, log: spark_log.Log) -> None:
     """After a crash, when the options that say where to begin come to other offsets."""
     filled(log, 9, 9)

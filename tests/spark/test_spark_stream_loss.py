@@ -30,6 +30,7 @@ def drop_objects(url: str) -> None:
 # ------------------------------------------------------------------------------------------------------- trimmed and expired
 
 
+# Promise: retention.md#when-a-reader-is-too-late, spark-streams.md#when-the-log-changes, tasks/replay.md#replay-a-topic
 def test_trimmed_records_stop_a_stream(url: str, log: spark_log.Log) -> None:
     """With every range that is gone, and what to do."""
     log.admin.create_topics([NewTopic("t", 2)])
@@ -49,6 +50,7 @@ def test_trimmed_records_stop_a_stream(url: str, log: spark_log.Log) -> None:
     )
 
 
+# Promise: spark-streams.md#when-the-log-changes
 def test_trimmed_records_are_passed_over_with_a_warning_for_each_range(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,6 +204,7 @@ def test_a_task_reads_what_a_trim_left_of_an_object_that_was_merged_away(
     assert second.start == 3
 
 
+# Promise: spark-streams.md#when-the-log-changes
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_missing_index_is_named_by_streams_and_batch_reads(url: str, log: spark_log.Log, fail: str) -> None:
     """The records may be there, and `pylog verify` says what to do: `failOnDataLoss=false` does not pass over it."""
@@ -220,6 +223,7 @@ def test_a_missing_index_is_named_by_streams_and_batch_reads(url: str, log: spar
         batch.partitions()
 
 
+# Promise: spark-streams.md#when-the-log-changes
 def test_a_missing_segment_is_a_loss(url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture) -> None:
     """An error names it; with `failOnDataLoss=false` a warning names the offsets, and other records are read."""
     for _ in range(3):

@@ -39,6 +39,7 @@ def cast(frame: DataFrame) -> DataFrame:
     return frame.withColumns({name: F.col(name).cast("string") for name in ("key", "value")})
 
 
+# Promise: spark.md#keys-and-values-as-text
 def test_texts_are_those_of_a_cast(spark: SparkSession, filled: str) -> None:
     """Text has the bytes, nulls and types of a cast; `is_valid_utf8` finds what is not UTF-8."""
     as_text, as_bytes = load(spark, filled, **TEXT), load(spark, filled)
@@ -60,6 +61,7 @@ def test_one_of_them_can_be_text(spark: SparkSession, filled: str) -> None:
     assert value.where("offset = 0").select("key", "value").head() == Row(key=b"a", value="3 apples")
 
 
+# Promise: spark.md#keys-and-values-as-text
 def test_a_schema_with_string_is_enough(spark: SparkSession, filled: str) -> None:
     """Fewer columns, in the schema's order; types that contradict an option are refused."""
     reader = spark.read.format("pylog").option("subscribe", "t")
@@ -72,6 +74,7 @@ def test_a_schema_with_string_is_enough(spark: SparkSession, filled: str) -> Non
         reader.schema("value binary").options(**TEXT).load(filled).collect()
 
 
+# Promise: spark.md#keys-and-values-as-text
 @pytest.mark.parametrize("push_down", ["true", "false"])
 def test_queries_filter_and_prune_texts(spark: SparkSession, filled: str, push_down: str) -> None:
     """With and without pushdown: counts, filters on texts and offsets, the option `where`, the latest of each key."""
@@ -94,6 +97,7 @@ def test_text_is_the_same_with_native_reads_off_and_on(spark: SparkSession, fill
     assert [frame.where("key = 'z'").select("value").collect() for frame in frames] == [[Row(value="new")]] * 2
 
 
+# Promise: spark.md#keys-and-values-as-text
 def test_a_stream_of_texts_copies_all_bytes(spark: SparkSession, filled: str, tmp_path: Path) -> None:
     """Also those that are not UTF-8: a sink takes texts as they are."""
     stream = load_stream(spark, filled, startingOffsets="earliest", **TEXT)
@@ -103,6 +107,7 @@ def test_a_stream_of_texts_copies_all_bytes(spark: SparkSession, filled: str, tm
     assert list(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == ROWS
 
 
+# Promise: spark.md#keys-and-values-as-text
 def test_sql_reads_texts_without_casts(spark: SparkSession, filled: str) -> None:
     """A view with the options, and one table for reads and inserts, whose schema has STRING."""
     options = f"path '{filled}', subscribe 't', key.format 'string', value.format 'string'"
@@ -127,6 +132,7 @@ def test_progress_of_groups_is_text_as_asked(spark: SparkSession, filled: str) -
     assert row.g == "billing"
 
 
+# Promise: spark.md#keys-and-values-as-text
 def test_a_topic_with_a_schema_has_keys_as_text_and_no_values(spark: SparkSession, log: spark_log.Log) -> None:
     """The error of `value.format=string` says what to set; JSON as text is a schema with STRING."""
     log.create_topic(spark_log.NewTopic("typed", 1, schema="id BIGINT"))

@@ -24,6 +24,7 @@ def frames(spark: SparkSession) -> list[DataFrame]:
     return [numbers(spark, range(number, number + 2)) for number in range(THREADS)]
 
 
+# Promise: spark.md#threads
 def test_a_pool_writes_frames_that_were_made_outside(spark: SparkSession, url: str, frames: list[DataFrame]) -> None:
     """Each of its threads is registered by the pool's initializer; reads need nothing."""
     with ThreadPoolExecutor(THREADS, initializer=spark_log.register, initargs=(spark,)) as pool:
@@ -33,6 +34,7 @@ def test_a_pool_writes_frames_that_were_made_outside(spark: SparkSession, url: s
     assert found == [as_bytes(range(number, number + 2)) for number in range(THREADS)]
 
 
+# Promise: spark.md#threads
 def test_the_pool_of_the_page_writes(spark: SparkSession, url: str) -> None:
     """As it is printed in docs/spark.md."""
     section = PAGE.read_text().partition("### Threads\n")[2]
@@ -66,6 +68,7 @@ def test_threads_of_a_registered_session_lack_nothing(url: str, frames: list[Dat
     assert values(load(frames[0].sparkSession, url)) != []
 
 
+# Promise: spark.md#threads
 @pytest.mark.classic("under Spark Connect the function of `foreachBatch` runs in a process of the server")
 def test_a_sink_writes_from_a_pool_inside_of_a_batch(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path

@@ -37,6 +37,7 @@ def untuned(spark: SparkSession) -> Iterator[SparkSession]:
     unset()
 
 
+# Promise: performance.md#sparks-settings, spark.md#settings
 def test_it_sets_what_nobody_has_set_and_says_so(untuned: SparkSession, url: str) -> None:
     """Names with the values before and after; a second call changes nothing; writes and reads continue."""
     before = {setting.name: untuned.conf.get(setting.name) for setting in SETTINGS}
@@ -50,6 +51,7 @@ def test_it_sets_what_nobody_has_set_and_says_so(untuned: SparkSession, url: str
     assert values(load(untuned, url)) == as_bytes(range(3))
 
 
+# Promise: spark.md#settings
 def test_what_the_user_has_set_stays(untuned: SparkSession) -> None:
     """Also where it is Spark's default: it was a choice."""
     chosen = str(untuned.conf.get(BYTES))
@@ -58,6 +60,7 @@ def test_what_the_user_has_set_stays(untuned: SparkSession) -> None:
     assert untuned.conf.get(BYTES) == chosen
 
 
+# Promise: performance.md#what-to-set
 @pytest.mark.parametrize(("largest", "rows"), [(100, 10_000), (1000, 8388), (1 << 20, 8), (100 << 20, 1)])
 def test_a_batch_of_records_of_known_size_is_limited_by_its_rows(
     untuned: SparkSession, url: str, largest: int, rows: int
@@ -71,12 +74,14 @@ def test_a_batch_of_records_of_known_size_is_limited_by_its_rows(
     assert values(load(untuned, url)) == as_bytes(range(30))
 
 
+# Promise: performance.md#sparks-settings
 def test_the_size_of_the_largest_record_can_be_given_later(untuned: SparkSession) -> None:
     """It replaces what `tune` or conf/ had set before, and nothing that the user has set."""
     spark_log.tune(untuned)
     assert spark_log.tune(untuned, largest_record=1000)[BYTES] == ("8388608", str(2**31 - 1))
 
 
+# Promise: performance.md#sparks-settings
 def test_the_limit_of_bytes_stays_if_the_user_has_set_the_rows(untuned: SparkSession) -> None:
     """Otherwise nothing would limit a batch."""
     untuned.conf.set(ROWS, "1000000")
@@ -92,6 +97,7 @@ def test_a_record_without_bytes_is_refused(untuned: SparkSession, largest: int) 
         spark_log.tune(untuned, largest_record=largest)
 
 
+# Promise: performance.md#sparks-settings
 def test_the_file_recommends_the_same() -> None:
     """And nothing that a session could set beside it."""
     lines = [line.split() for line in CONF.read_text().splitlines() if line and not line.startswith("#")]
@@ -126,6 +132,7 @@ print("done")
 """
 
 
+# Promise: performance.md#sparks-settings
 @pytest.mark.slow
 def test_large_records_fit_into_spark_s_default_memory_with_the_recommended_settings(url: str, tmp_path: Path) -> None:
     """800 MB of records of 20 kB and 600 of 1 MB, written and read by a driver of 1 GB."""

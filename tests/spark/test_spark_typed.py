@@ -62,6 +62,7 @@ def chosen(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 # ---------------------------------------------------------------------------------------------------------------- batches
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_a_load_has_the_data_columns(url: str, log: spark_log.Log) -> None:
     """Beside those of a record."""
     rows = Load(url, includeHeaders="true").rows()
@@ -71,6 +72,7 @@ def test_a_load_has_the_data_columns(url: str, log: spark_log.Log) -> None:
     ]
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_the_value_is_read_as_a_struct_or_as_json(url: str, log: spark_log.Log) -> None:
     """Of JSON, fields that are null are left out."""
     log.append("t", [{"key": "k", "value": None}])
@@ -83,6 +85,7 @@ def test_the_value_is_read_as_a_struct_or_as_json(url: str, log: spark_log.Log) 
     ]
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_only_named_columns_are_decoded(url: str, log: spark_log.Log) -> None:
     """Whatever the others are."""
     assert Load(url, columns="COUNTRY,offset").rows() == [
@@ -91,6 +94,7 @@ def test_only_named_columns_are_decoded(url: str, log: spark_log.Log) -> None:
     ]
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_older_rows_have_nulls_in_new_columns_and_wider_numbers(url: str, log: spark_log.Log) -> None:
     """In one read with newer ones; a frame that was planned before keeps its columns."""
     before = Load(url)
@@ -103,6 +107,7 @@ def test_older_rows_have_nulls_in_new_columns_and_wider_numbers(url: str, log: s
         before.rows("3")
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_bytes_from_before_the_schema_are_refused_or_parsed(url: str, log: spark_log.Log) -> None:
     """Never read as nulls; where bytes are asked for, they are as they were."""
     log.append("late", [{"value": '{"id": 7, "amount": 70, "more": 1}'}])
@@ -121,6 +126,7 @@ def test_bytes_from_before_the_schema_are_refused_or_parsed(url: str, log: spark
     assert chosen(Load(url, "late", startingOffsets='{"late":{"0":1}}').rows(), "id") == [(8,)]
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_a_pattern_reads_what_its_topics_have_in_common(url: str, log: spark_log.Log) -> None:
     """A topic that matches later is checked when its records are read."""
     log.create_topic(NewTopic("t2", 1, schema="id BIGINT, amount INT"))
@@ -167,6 +173,7 @@ class Streaming:
         return [row for task in tasks for batch in self.reader.read(task) for row in batch.to_pylist()]
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_a_stream_keeps_its_columns_and_says_that_there_are_newer_ones(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,6 +192,7 @@ def test_a_stream_keeps_its_columns_and_says_that_there_are_newer_ones(
     assert chosen(Streaming(url).batch(), "id", "note") == [(1, None), (2, None), (3, "x"), (4, None)]
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_a_stream_of_bytes_reads_json_once_its_topic_has_a_schema(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,6 +211,7 @@ def test_a_stream_of_bytes_reads_json_once_its_topic_has_a_schema(
 # ------------------------------------------------------------------------------------------------------------- conditions
 
 
+# Promise: spark-read.md#reading-less
 def test_a_condition_on_data_columns_leaves_out_rows_and_slices(url: str, log: spark_log.Log) -> None:
     """Also where the frame does not have the column, for JSON, in the latest view, and by older types."""
     older = Load(url, where="amount > 5 or amount is null", columns="offset,amount")
@@ -275,6 +284,7 @@ SAME_AS_SPARK = (
 )  # fmt: skip
 
 
+# Promise: spark-read.md#reading-less, tasks/typed.md#skip-what-cannot-match
 @pytest.mark.classic("Spark evaluates no frame of pylog here")
 def test_conditions_mean_the_same_as_in_spark(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """Of each type: nulls, NaN, zeros, constants between two values or beyond the type."""
@@ -298,6 +308,7 @@ def log_rows(url: str, where: str, zone: str) -> list[int]:
 TIMES = ("at", "local")
 
 
+# Promise: tasks/typed.md#read
 @pytest.mark.classic("Spark evaluates no frame of pylog here")
 def test_json_is_that_of_spark(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """But for times, of which Spark keeps the milliseconds."""
@@ -318,6 +329,7 @@ def test_json_is_that_of_spark(spark: SparkSession, url: str, log: spark_log.Log
 NESTED = "id BIGINT NOT NULL, price DECIMAL(12,2), at TIMESTAMP, day DATE, tags ARRAY<STRING>, place STRUCT<lat: DOUBLE, zone: MAP<STRING, INT>>"
 
 
+# Promise: spark-typed.md#topics-with-a-schema
 def test_spark_writes_and_reads_data_columns(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """Of many types, as columns, as a struct, and by a schema; a stream copies them; aggregates go through a sink."""
     log.create_topic(NewTopic("wide", 1, schema=NESTED))
@@ -342,6 +354,7 @@ def test_spark_writes_and_reads_data_columns(spark: SparkSession, url: str, log:
     )
 
 
+# Promise: spark-typed.md#write-data-columns
 @pytest.mark.classic("Spark Connect gives a sink the same frames: test_spark_connect.py")
 def test_spark_streams_aggregates_into_a_topic_with_a_schema(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path

@@ -48,6 +48,7 @@ def written(log: spark_log.Log, topic: str = "t") -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------------------- what is data
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_the_columns_of_a_frame_are_the_data(url: str, log: spark_log.Log) -> None:
     """Names match in any case, missing columns are null, and those of a record keep their meaning."""
     headers = pa.array([[("h", b"1")], None, None], pa.map_(pa.string(), pa.binary())).cast(
@@ -73,12 +74,14 @@ def test_the_columns_of_a_frame_are_the_data(url: str, log: spark_log.Log) -> No
     assert found[0]["headers"] == [{"key": "h", "value": b"1"}]
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_a_struct_is_the_whole_value(url: str, log: spark_log.Log) -> None:
     """As `from_json` gives it; a null is a record without a value."""
     write(url, {"key": ["a", "b"], "value": pa.array([{"id": 1, "amount": 5}, None])})
     assert [(row["key"], row["id"], row["amount"]) for row in written(log)] == [(b"a", 1, 5), (b"b", None, None)]
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_options_say_which_columns_are_what(url: str, log: spark_log.Log) -> None:
     """The key may be data, too; and a column that has the name of a record's column may be data alone."""
     times = pa.array([1_000_000, 2_000_000], pa.timestamp("us"))
@@ -91,6 +94,7 @@ def test_options_say_which_columns_are_what(url: str, log: spark_log.Log) -> Non
     assert [row["value.timestamp"].second for row in found] == [1, 2, 2]
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_the_first_write_sets_the_schema_if_the_topic_says_so(url: str, log: spark_log.Log) -> None:
     """All columns are nullable then."""
     log.create_topic(NewTopic("auto", 1, configs={"schema.auto": "true"}))
@@ -109,6 +113,7 @@ OTHER = pa.record_batch({"x": ["a text"]})
 FUTURE = pa.record_batch({"x": [1.5], "timestamp": pa.array([2**60], pa.timestamp("us", "UTC"))})
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_a_write_that_fails_leaves_no_schema(url: str, log: spark_log.Log) -> None:
     """Neither a task that is refused, nor a job that ends before its commit: another frame can set another schema."""
     auto(log)
@@ -148,6 +153,7 @@ def test_a_batch_of_a_stream_sets_the_schema_once(url: str, log: spark_log.Log) 
     assert [schema.version for schema in log.admin.describe_schema("auto")] == [1]
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_of_two_first_writes_the_later_one_fits_or_is_refused(url: str, log: spark_log.Log) -> None:
     """Its rows were converted by a schema that the topic has not got."""
     auto(log)
@@ -203,6 +209,7 @@ PLANNED = [
 ]
 
 
+# Promise: spark-typed.md#write-data-columns
 @pytest.mark.parametrize(("columns", "options", "expected"), PLANNED, ids=[one[2][:50] for one in PLANNED])
 def test_a_frame_that_does_not_fit_is_refused(
     url: str, log: spark_log.Log, columns: dict[str, Any], options: dict[str, Any], expected: str
@@ -214,6 +221,7 @@ def test_a_frame_that_does_not_fit_is_refused(
     assert "new" not in log.journal.refresh().names
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_a_type_that_no_topic_has_is_named(url: str, log: spark_log.Log) -> None:
     """With the type to use instead."""
     frame = StructType().add("id", LongType()).add("wait", DayTimeIntervalType(0, 3))
@@ -233,6 +241,7 @@ def test_an_option_without_a_name_is_refused(option: str) -> None:
 # ----------------------------------------------------------------------------------------------------------- row by row
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_a_row_that_does_not_fit_fails_the_write(url: str, log: spark_log.Log) -> None:
     """Its number, its key and its column are named, and nothing is written."""
     with pytest.raises(InvalidRecord, match=r"^row 2 of this task \(key 'b'\): .*'id'.*1 of 3 rows read so far"):
@@ -242,6 +251,7 @@ def test_a_row_that_does_not_fit_fails_the_write(url: str, log: spark_log.Log) -
     assert written(log) == []
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_rows_that_do_not_fit_go_to_the_dead_letters_in_the_same_commit(url: str, log: spark_log.Log) -> None:
     """As the JSON of the row as it was given, with the reason."""
     before = log.journal.refresh().version
@@ -265,6 +275,7 @@ def test_structs_that_do_not_fit_are_dead_letters_too(url: str, log: spark_log.L
     assert [json.loads(row["value"]) for row in written(log, "bad")] == [{"amount": 1}]
 
 
+# Promise: spark-typed.md#write-data-columns
 def test_rows_that_name_a_topic_with_a_schema_are_bad(url: str, log: spark_log.Log) -> None:
     """They have bytes."""
     columns = {"topic": ["t", "bytes"], "value": ["1", "2"]}

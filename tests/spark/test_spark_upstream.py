@@ -13,6 +13,7 @@ import pytest
 UPSTREAM = Path(__file__).parents[2] / "docs" / "upstream"
 
 
+# Promise: upstream/README.md#arrow-udfs-over-the-arrow-cache, upstream/README.md#columns-and-filters-of-python-sources
 @pytest.mark.parametrize(
     ("program", "said"),
     [
@@ -34,6 +35,7 @@ def test_the_gap_is_still_there(program: str, said: str) -> None:
     assert (done.returncode, done.stdout) == (0, said), done.stderr[-2000:]
 
 
+# Promise: upstream/README.md#notes-for-spark
 def test_each_program_is_on_the_page() -> None:
     page = (UPSTREAM / "README.md").read_text()
     assert all(f"({path.name})" in page for path in UPSTREAM.glob("*.py"))

@@ -194,12 +194,14 @@ def test_tasks_are_cut_without_planning_again(urls: list[str]) -> None:
         assert offsets_of(**options) == alone
 
 
+# Promise: spark.md#limits-of-spark-and-workarounds
 def test_spark_pushes_no_filter_down() -> None:
     """It would keep what came of one query's filter for the next query of the frame."""
     pushed = getattr(DataSourceReader, "pushFilters", None)
     assert getattr(LogReader, "pushFilters", None) is pushed
 
 
+# Promise: spark-read.md#reading-less
 def test_what_cannot_match_is_not_fetched(url: str, log: spark_log.Log) -> None:
     """One day of four, each a commit: the bytes of that commit alone."""
     for day in range(4):
@@ -263,6 +265,7 @@ TEXTS = [
 ]
 
 
+# Promise: spark-read.md#reading-less, tasks/late-data.md#handle-late-data
 def test_rows_are_those_of_df_where(berlin: SparkSession, url: str, log: spark_log.Log) -> None:
     """The same text, in the session's time zone."""
     fill(log, 3)
@@ -341,6 +344,7 @@ def test_a_frame_that_is_used_again_sees_new_records_that_match(
     assert frame.where("offset % 2 = 0").count() == 5
 
 
+# Promise: spark-read.md#reading-less
 @pytest.mark.tasks
 def test_a_stream_leaves_out_what_does_not_match(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
@@ -359,6 +363,7 @@ def test_a_stream_leaves_out_what_does_not_match(
     assert ends["t"] == {"0": 20, "1": 20}
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 def test_texts_are_those_of_spark(spark: SparkSession) -> None:
     """With doubled quotes and backslashes."""
     found = spark.sql(f"SELECT {', '.join(literal for literal, _ in LITERALS)}").collect()[0]

@@ -41,6 +41,7 @@ print(json.dumps(found))
 """
 
 
+# Promise: measurements-kafka.md#where-a-triggers-time-goes
 def test_what_was_imported_is_not_walked_after_each_task() -> None:
     """Neither is what came later, for which it settles again; and what the tasks leave behind is still collected."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "datasource")])

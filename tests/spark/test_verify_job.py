@@ -33,6 +33,7 @@ def checked(spark: SparkSession, log: Log, *more: str) -> tuple[dict[str, Any], 
     return summary, status
 
 
+# Promise: operations.md#jobs
 def test_tasks_find_what_one_process_finds(
     classic: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,6 +62,7 @@ def test_tasks_find_what_one_process_finds(
     assert (status, sorted(summary["repaired"]), verify(log, deep=True)) == (0, objects[:2], [])
 
 
+# Promise: operations.md#jobs
 def test_tasks_look_at_each_copy_and_the_driver_repairs(classic: SparkSession, tmp_path: Path) -> None:
     """Copies on two roots, one of them damaged.  Records without any copy are given up, if that is asked for.  A root
     that is away is a problem, and the other copies are checked."""
@@ -85,6 +87,7 @@ def test_tasks_look_at_each_copy_and_the_driver_repairs(classic: SparkSession, t
     assert status == 1 and [one["what"] for one in summary["problems"]] == ["broker 1"]
 
 
+# Promise: operations.md#jobs
 @pytest.mark.parametrize("more", [[], ["--deep", "--repair-from", "copy"]])
 def test_a_root_that_tasks_do_not_have(
     classic: SparkSession,
@@ -112,6 +115,7 @@ def test_a_root_that_tasks_do_not_have(
     assert "is its disk mounted?" in said
 
 
+# Promise: operations.md#jobs
 def test_no_copy_is_recorded_as_missing_because_tasks_do_not_have_its_root(
     classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

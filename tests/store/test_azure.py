@@ -81,6 +81,7 @@ class TestAzure(ObjectStoreContract):
         return FsspecStore(f"abfs://{container(azurite)}/some/prefix", azurite)
 
 
+# Promise: testing.md#what-was-tested
 def test_a_log_lives_in_a_container(azurite: dict[str, str]) -> None:
     """Appended, produced and read by two clients."""
     url = f"abfs://{container(azurite)}/log"

@@ -65,6 +65,7 @@ WRITES: dict[str, Callable[[LocalStore], object]] = {
 }
 
 
+# Promise: storage.md#durability
 @pytest.mark.parametrize("kind", WRITES)
 def test_durability_disk_syncs_a_file_before_its_name_and_the_folder_after(tmp_path: Path, kind: str) -> None:
     """A name that survives a power cut has all of its bytes, and a write that was reported has its name."""
@@ -73,6 +74,7 @@ def test_durability_disk_syncs_a_file_before_its_name_and_the_folder_after(tmp_p
     assert calls_of(lambda: WRITES[kind](store)) == ["fsync file", "name", "fsync folder"]
 
 
+# Promise: storage.md#durability
 @pytest.mark.parametrize("kind", WRITES)
 def test_durability_disk_syncs_new_folders(tmp_path: Path, kind: str) -> None:
     """Each in its parent, before the write is reported, and the file as in a folder that exists."""
@@ -82,6 +84,7 @@ def test_durability_disk_syncs_new_folders(tmp_path: Path, kind: str) -> None:
     assert calls[calls.index("name") + 1 :].count("fsync folder") >= 1
 
 
+# Promise: storage.md#durability
 @pytest.mark.parametrize("kind", WRITES)
 def test_durability_disk_syncs_folders_that_another_process_made(tmp_path: Path, kind: str) -> None:
     """It may have been killed between making them and syncing their names, which a power cut then takes with all that
@@ -149,6 +152,7 @@ def test_a_forked_child_syncs_new_folders(tmp_path: Path) -> None:
     assert in_child(lambda: store.put("data/2/a", [b"bytes"])) == 0
 
 
+# Promise: storage.md#durability
 @pytest.mark.parametrize("kind", WRITES)
 def test_durability_os_syncs_nothing(tmp_path: Path, kind: str) -> None:
     """The operating system writes when it likes, as with Kafka."""

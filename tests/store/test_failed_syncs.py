@@ -44,6 +44,7 @@ def test_files_and_folders_are_synced(make: Callable[[], Syncs], tmp_path: Path)
             sync(descriptor, str(path))
 
 
+# Promise: storage-failures.md#when-a-sync-to-the-disk-fails
 @pytest.mark.parametrize(("at", "maybe"), [(FOLDER, True), (FILE, False)])
 def test_a_commit_whose_sync_fails_is_not_acknowledged(
     store: LocalStore, syncs: FailingSyncs, at: str, maybe: bool
@@ -73,6 +74,7 @@ def test_a_commit_whose_object_is_not_synced_is_not_made(store: LocalStore, sync
     assert not failed.value.maybe_applied and log.read("t").num_rows == 1
 
 
+# Promise: storage-failures.md#when-a-sync-to-the-disk-fails
 @pytest.mark.parametrize("change", ["put", "put_new", "delete", "fingerprint"])
 def test_a_disk_is_not_trusted_after_a_failed_sync(store: LocalStore, syncs: FailingSyncs, change: str) -> None:
     """By any store of the process; objects can still be read, and a new process is not concerned."""

@@ -64,6 +64,7 @@ def store(server: Server) -> FsspecStore:
     return FsspecStore(f"s3://{server.bucket}/log", server.options)
 
 
+# Promise: storage-failures.md#what-a-killed-writer-leaves
 def test_old_uploads_are_aborted_and_the_others_are_told(server: Server, store: FsspecStore) -> None:
     """Only those below the prefix: another log may be in the bucket."""
     for key in (
@@ -121,6 +122,7 @@ def test_uploads_of_others_stay(server: Server, store: FsspecStore) -> None:
     assert server.uploads() == others
 
 
+# Promise: storage-failures.md#what-a-killed-writer-leaves
 def test_a_store_that_does_not_list_uploads_says_so_once(
     server: Server, store: FsspecStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,6 +134,7 @@ def test_a_store_that_does_not_list_uploads_says_so_once(
     assert "s3:ListBucketMultipartUploads" in text and "lifecycle rule" in text
 
 
+# Promise: storage-failures.md#what-a-killed-writer-leaves
 def test_an_upload_that_may_not_be_aborted_is_an_error(server: Server, store: FsspecStore) -> None:
     """It has records, and stays."""
     server.begin("log/data/0000000000000000/a.seg")
@@ -148,6 +151,7 @@ def maintain(log: Log) -> int:
     return len(log.admin.list_erasures())
 
 
+# Promise: tasks/erase.md#when-the-records-are-gone
 def test_an_erasure_waits_for_an_upload_of_a_writer_that_died(server: Server) -> None:
     """It is aborted an hour after it was begun; then the erasure is done."""
     with spark_log.connect(f"s3://{server.bucket}/log", storage_options=server.options) as log:

@@ -18,6 +18,7 @@ MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 """
 
 
+# Promise: replicas.md#when-a-disk-fails
 @pytest.mark.parametrize(
     ("path", "mount"),
     [("/mnt/nfs/log/1", 44), ("/mnt/nfs", 44), ("/mnt/nfs2/log", 41), ("/mnt/my disk/log", 43), ("/mnt/other", 27)],
@@ -40,6 +41,7 @@ UUID=3 /mnt/my\040disk ext4 defaults 0 2
 """
 
 
+# Promise: storage-failures.md#when-the-disk-of-a-log-is-not-mounted
 @pytest.mark.parametrize(
     ("path", "point"),
     [

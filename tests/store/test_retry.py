@@ -101,6 +101,7 @@ def test_an_append_outlives_failing_data_puts(log: spark_log.Log, failing: Faili
     assert failing.left == 0 and log.read("t").num_rows == 1
 
 
+# Promise: clients.md#errors
 def test_an_append_whose_data_was_not_put_is_not_in(log: spark_log.Log, failing: Failing) -> None:
     """Before any commit, an error may be answered with the same call again."""
     failing.fail("put", "data/", 1000)
@@ -109,6 +110,7 @@ def test_an_append_whose_data_was_not_put_is_not_in(log: spark_log.Log, failing:
     assert raised.value.retriable and not raised.value.maybe_applied
 
 
+# Promise: clients.md#errors, storage-failures.md#when-the-storage-is-busy-or-unreachable
 @pytest.mark.parametrize("kind", ["put_new", "get", "list"])
 def test_a_commit_whose_outcome_is_not_known_may_be_in(log: spark_log.Log, failing: Failing, kind: str) -> None:
     """The storage fails when the record is put or read back."""
@@ -172,6 +174,7 @@ def retrying(clock: ManualClock) -> tuple[RetryingStore, Failing]:
     return RetryingStore(failing, clock), failing
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 @pytest.mark.parametrize("kind", ASKS)
 def test_what_may_be_repeated_is(retrying: tuple[RetryingStore, Failing], kind: str) -> None:
     """A bounded number of times."""
@@ -185,6 +188,7 @@ def test_what_may_be_repeated_is(retrying: tuple[RetryingStore, Failing], kind: 
     assert failing.asked <= len(RETRY_MS) + 1
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 @pytest.mark.parametrize("error", [StorageError, TypeError])
 @pytest.mark.parametrize("kind", ASKS)
 def test_what_is_not_transient_is_raised_immediately(
@@ -207,6 +211,7 @@ def test_a_put_if_absent_is_asked_once(retrying: tuple[RetryingStore, Failing]) 
     assert failing.asked == 1
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 def test_a_request_does_not_begin_when_its_time_is_over(
     retrying: tuple[RetryingStore, Failing], clock: ManualClock
 ) -> None:
@@ -219,6 +224,7 @@ def test_a_request_does_not_begin_when_its_time_is_over(
     assert failing.asked == 0
 
 
+# Promise: spark-read.md#options-of-a-read, storage-failures.md#when-the-storage-is-busy-or-unreachable
 @pytest.mark.parametrize("takes_ms", [0, 5_000, 20_000, 60_000])
 def test_the_time_is_bounded(retrying: tuple[RetryingStore, Failing], clock: ManualClock, takes_ms: int) -> None:
     """However long an answer takes; one that never comes is asked for twice."""
@@ -244,6 +250,7 @@ def test_chunks_are_made_anew_for_each_try(retrying: tuple[RetryingStore, Failin
     assert failing.asked == 1
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 def test_there_is_one_layer(retrying: tuple[RetryingStore, Failing]) -> None:
     """Also where a store comes with one, and after it has travelled."""
     store, failing = retrying
@@ -266,6 +273,7 @@ class Ailing(LocalStore):
         super()._fill(fd, chunks)
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 @pytest.mark.parametrize(
     ("code", "transient"),
     [

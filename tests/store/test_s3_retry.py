@@ -47,6 +47,7 @@ def store(server: tuple[str, Faults], bucket: str) -> FsspecStore:
     return FsspecStore(f"s3://{bucket}/log", {**KEYS, "endpoint_url": server[0]})
 
 
+# Promise: storage.md#credentials-and-endpoints
 def test_time_limits_are_those_of_the_page_unless_they_are_set(server: tuple[str, Faults], bucket: str) -> None:
     """docs/storage.md: a connection and an answer have timeouts, and `config_kwargs` changes one without the other."""
     own = {**KEYS, "endpoint_url": server[0]}
@@ -68,6 +69,7 @@ def test_a_listing_that_finds_nothing_is_one_request(store: FsspecStore, faults:
     assert store.list("me/") == []
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 @pytest.mark.parametrize(("answer", "most"), [(BUSY, 1), (RESET, 2)], ids=["503", "reset"])
 def test_each_try_is_one_request(store: FsspecStore, faults: Faults, answer: tuple[str, bytes], most: int) -> None:
     """No library waits and repeats beneath; aiohttp repeats a GET once, immediately, if a connection that was idle is
@@ -94,6 +96,7 @@ def test_a_large_put_is_repeated_whole(store: FsspecStore, faults: Faults) -> No
     assert store.size("large") == 20 << 20
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 def test_an_append_and_a_scan_outlive_a_busy_bucket(server: tuple[str, Faults], bucket: str, faults: Faults) -> None:
     """Data puts, commits, and data gets."""
     log = spark_log.connect(f"s3://{bucket}/log", {**KEYS, "endpoint_url": server[0]})
@@ -106,6 +109,7 @@ def test_an_append_and_a_scan_outlive_a_busy_bucket(server: tuple[str, Faults], 
     assert log.read("t").num_rows == 2 and faults.left < 0
 
 
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable
 def test_a_bad_request_is_raised_immediately(store: FsspecStore, faults: Faults) -> None:
     """It is not the storage that is away."""
     retrying = RetryingStore(store, ManualClock())

@@ -110,6 +110,7 @@ class TestS3(ObjectStoreContract):
         return data
 
 
+# Promise: storage.md#storage
 def test_a_store_that_looks_before_it_puts_is_refused() -> None:
     """The probe finds two winners."""
     store = NotExclusiveStore(MemoryStore(uuid.uuid4().hex))
@@ -144,6 +145,7 @@ class IgnoringStore(Wrapper):
         return True
 
 
+# Promise: storage.md#storage
 def test_a_store_that_ignores_the_condition_is_refused() -> None:
     """No race is needed to see it."""
     with pytest.raises(StoreNotExclusive, match="a second create of a name succeeded"):
@@ -203,6 +205,7 @@ def test_faults_hit_the_keys_that_they_name() -> None:
         store.put_new("meta/log/1", b"x")
 
 
+# Promise: storage.md#storage, storage.md#what-is-refused
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -296,6 +299,7 @@ def test_a_wrong_storage_option_is_told_by_its_name(options: dict[str, str], sai
         open_store("s3://bucket/log", {"key": "key", "secret": "secret", **options}).get("a")
 
 
+# Promise: storage.md#credentials-and-endpoints
 def test_text_is_taken_for_what_its_parameter_is() -> None:
     """A key of digits is a text, a number of requests is none."""
     given = {"key": "123", "anon": "0", "max_concurrency": "4", "default_block_size": "8", "use_ssl": True}
@@ -314,6 +318,7 @@ def test_a_bucket_that_is_not_there_is_told(s3: Callable[[], Bucket]) -> None:
         spark_log.connect("s3://not-there/log", s3().options)
 
 
+# Promise: storage.md#credentials-and-endpoints
 def test_missing_credentials_are_told_with_the_cure(s3: Callable[[], Bucket]) -> None:
     """As a task sees it whose driver alone had them in its environment."""
     bucket = s3()

@@ -123,6 +123,7 @@ def test_columns_are_narrowed_one_by_one() -> None:
     assert found == Condition(partition=listed_values([0]), offset=Values(5), time_us=Values(last=us(2026, 1, 31) - 1))
 
 
+# Promise: spark-read.md#reading-less, tasks/typed.md#skip-what-cannot-match
 @pytest.mark.parametrize(
     ("text", "part"),
     [

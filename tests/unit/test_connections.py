@@ -43,6 +43,7 @@ def test_a_silent_connection_whose_health_was_asked_for_is_new_again() -> None:
     assert pool.closed == [1]
 
 
+# Promise: service.md#as-a-service
 def test_an_address_with_many_silent_connections_pushes_out_its_own() -> None:
     """The only one of another address stays, though it is the oldest."""
     pool = Pool(silent_connections=4)
@@ -66,6 +67,7 @@ def test_a_connection_without_a_request_in_time_is_closed() -> None:
     assert len(pool.connections) == 1
 
 
+# Promise: service.md#as-a-service
 def test_clients_have_limits_in_all_and_for_each_address() -> None:
     """One that is refused stays silent; a place that becomes free is taken."""
     pool = Pool(connections=3, connections_per_address=2)
@@ -102,6 +104,7 @@ def test_a_network_of_ipv6_counts_as_one_address(address: str, network: str) -> 
     assert network_of(address) == network
 
 
+# Promise: service.md#as-a-service
 @pytest.mark.parametrize(("descriptors", "found"), [(100_000, (10_000, 1_000)), (1024, (618, 206)), (10, (1, 1))])
 def test_limits_leave_descriptors_to_the_storage(descriptors: int, found: tuple[int, int]) -> None:
     """And keep one place at least."""
@@ -109,6 +112,7 @@ def test_limits_leave_descriptors_to_the_storage(descriptors: int, found: tuple[
     assert (limits.connections, limits.silent_connections) == found
 
 
+# Promise: service.md#as-a-service
 def test_an_address_that_opens_many_without_a_token_waits() -> None:
     """Twice the limit at the same time, then as many as the limit in each second; other addresses do not wait."""
     pool = Pool(strangers_per_s=10)
@@ -120,6 +124,7 @@ def test_an_address_that_opens_many_without_a_token_waits() -> None:
     assert pool.connections.charge(pool.accept(), 60.0) == 0.0
 
 
+# Promise: service.md#as-a-service
 def test_connections_with_a_valid_token_do_not_count() -> None:
     """Nor do those that were closed before they were opened; each is refunded once."""
     pool = Pool(strangers_per_s=1)

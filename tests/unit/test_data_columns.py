@@ -60,6 +60,7 @@ def wanted(ddl: str, found: Versions = ORDERS, **given: str) -> DataColumns | No
 # ------------------------------------------------------------------------------------------------------------- of a load
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_data_columns_take_the_place_of_the_value() -> None:
     """One that has the name of a column of the record is called value.NAME."""
     assert loaded(ORDERS) == [
@@ -69,6 +70,7 @@ def test_data_columns_take_the_place_of_the_value() -> None:
     assert loaded(ORDERS, includeHeaders="true")[-1] == "headers"
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_the_value_is_a_struct_or_bytes_as_asked() -> None:
     """Both keep the columns of a record without a schema."""
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
@@ -100,6 +102,7 @@ def test_the_option_columns_chooses_them_in_its_order() -> None:
     assert loaded(versions(orders=[]), columns="value,headers") == ["value", "headers"]
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_topics_of_different_schemas_need_a_choice() -> None:
     """As JSON, by the columns that they have in common, or each alone; never by one of the schemas."""
     with pytest.raises(InvalidRequest, match="'orders' and 'returns' have different schemas: column 'value.timestamp'"):
@@ -129,6 +132,7 @@ def test_every_type_comes_back_from_spark_as_it_is() -> None:
 # -------------------------------------------------------------------------------------------------- of a user's schema
 
 
+# Promise: spark-typed.md#read-data-columns
 def test_a_users_schema_names_what_is_decoded() -> None:
     """By the names of the topic's schema, in any case; and no data column at all for the columns of a record."""
     data = wanted("AMOUNT BIGINT, offset BIGINT, `value.timestamp` TIMESTAMP_NTZ")

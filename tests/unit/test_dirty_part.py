@@ -38,6 +38,7 @@ def found(slices: list[Slice], upto: int = 0, *, start: int = 0, now_ms: int = N
 # ----------------------------------------------------------------------------------------------------------- which part
 
 
+# Promise: tasks/keep-the-latest.md#when-compaction-runs
 def test_the_active_segment_is_left() -> None:
     """The slices of the newest window, today's."""
     part = found(days(2, 1, 0, 0))
@@ -60,6 +61,7 @@ def test_a_full_slice_ends_the_active_segment() -> None:
     assert found(slices, segment_bytes=11 << 20).end == 0
 
 
+# Promise: topic-configs.md#when-records-are-compacted
 def test_the_window_is_the_lesser_of_segment_ms_and_the_maximum_lag() -> None:
     assert window_ms(COMPACT | {"max.compaction.lag.ms": str(HOUR)}) == HOUR
     assert window_ms(COMPACT | {"segment.ms": "1000", "max.compaction.lag.ms": str(HOUR)}) == 1_000
@@ -72,6 +74,7 @@ def test_a_record_of_the_future_keeps_later_ones_in_the_active_segment() -> None
     assert found(slices).end == 20
 
 
+# Promise: tasks/keep-the-latest.md#when-compaction-runs
 def test_records_younger_than_the_minimum_lag_and_all_after_them_are_left() -> None:
     slices = days(9, 3, 5, 2, 0)
     part = found(slices, min_compaction_lag_ms=4 * DAY)
@@ -114,6 +117,7 @@ def test_a_clean_partition_has_an_empty_dirty_part() -> None:
 # ----------------------------------------------------------------------------------------------------------------- when
 
 
+# Promise: tasks/keep-the-latest.md#when-compaction-runs
 def test_a_pass_is_due_when_the_dirty_part_exceeds_the_ratio() -> None:
     slices = days(4, 3, 2, 1, 0)
     assert found(slices, 20).due is None
@@ -123,6 +127,7 @@ def test_a_pass_is_due_when_the_dirty_part_exceeds_the_ratio() -> None:
     assert found(slices, 0, min_cleanable_dirty_ratio=1).due is None
 
 
+# Promise: tasks/keep-the-latest.md#when-compaction-runs
 def test_a_pass_is_due_when_a_dirty_record_is_older_than_the_maximum_lag() -> None:
     """By the oldest record, in whatever order the times come; and by time alone."""
     slices = [*days(9, 9, 9), piece(30, NOW - 2 * DAY, oldest_ms=NOW - 6 * DAY), piece(40, NOW)]

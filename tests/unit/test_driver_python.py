@@ -25,6 +25,7 @@ def folder(path: Path, *names: str) -> Path:
     return path
 
 
+# Promise: spark.md#how-spark-finds-it, spark.md#troubleshooting
 def test_outside_of_an_activated_environment_it_is_this_one(here: Path, tmp_path: Path) -> None:
     """`python3` of the path starts the same interpreter in another environment, or there is none."""
     other = folder(tmp_path / "usr" / "bin", "python3")
@@ -35,6 +36,7 @@ def test_outside_of_an_activated_environment_it_is_this_one(here: Path, tmp_path
         assert "PYSPARK_PYTHON" not in environ
 
 
+# Promise: spark.md#troubleshooting
 def test_in_an_activated_environment_nothing_is_set(here: Path) -> None:
     """Spark finds it on the path."""
     environ = {"PATH": str(here)}
@@ -42,6 +44,7 @@ def test_in_an_activated_environment_nothing_is_set(here: Path) -> None:
     assert environ == {"PATH": str(here)}
 
 
+# Promise: spark.md#when-it-is-not-found
 @pytest.mark.parametrize("name", ["PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT"])
 def test_a_choice_stays(here: Path, name: str) -> None:
     """Of the user, of the platform, or of spark-submit, whose JVM runs already."""

@@ -16,6 +16,7 @@ def kinds(kind: type[SparkLogError] = SparkLogError) -> Iterator[type[SparkLogEr
         yield from kinds(below)
 
 
+# Promise: clients.md#errors
 @pytest.mark.parametrize("kind", sorted(set(kinds()), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
 def test_every_error_says_whether_to_retry_and_whether_it_may_have_happened(kind: type[SparkLogError]) -> None:
     """Both are known of the class, and it has a line that says when it is raised."""
@@ -23,6 +24,7 @@ def test_every_error_says_whether_to_retry_and_whether_it_may_have_happened(kind
     assert kind.__doc__
 
 
+# Promise: clients.md#errors
 def test_there_is_one_tree() -> None:
     """Catching SparkLogError catches all errors of spark_log.errors."""
     found = {kind for kind in vars(spark_log.errors).values() if isinstance(kind, type)}

@@ -40,6 +40,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     return case_of(request.param, tmp_path)
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_run_becomes_visible_as_a_whole(case: Case) -> None:
     """In one commit, row for row, by the format's reader and by DuckDB; what is not committed is not in the table."""
     batch = records(10)
@@ -57,6 +58,7 @@ def test_a_run_becomes_visible_as_a_whole(case: Case) -> None:
     assert found == [(at, day.date(), at % 2 == 0) for at, day in enumerate(days)]
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_run_is_committed_once(case: Case) -> None:
     """A job that was killed before the commit, or after it, is repeated; the result of two jobs is that of one."""
     first, second = records(3), records(3, first=3)
@@ -77,6 +79,7 @@ class AnswersLost(SqlCatalog):
         raise CommitFailedException("the table was changed")
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_commit_whose_answer_was_lost(tmp_path: Path) -> None:
     """The run is in the table, with everything that it needs."""
     case = case_of("iceberg", tmp_path)
@@ -95,6 +98,7 @@ def test_a_run_without_files_is_committed(case: Case) -> None:
     assert case.offsets() == [0, 1]
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_of_two_jobs_at_the_same_time_one_commits(case: Case) -> None:
     """Both have read the table before; also if they create it, and if nothing but the number changes."""
     batch = records(4)
@@ -125,6 +129,7 @@ def test_a_run_that_another_job_has_planned_with_a_newer_schema(case: Case, tmp_
     assert planner.rows(2).names[:3] == ["key", "id", "note"]
 
 
+# Promise: tasks/export.md#each-record-is-exported-once
 def test_the_older_of_two_jobs_reads_a_schema_that_the_table_has_already(tmp_path: Path) -> None:
     """It would have refused the wider type of the table."""
     log = connect(str(tmp_path / "log"), durability="os")
@@ -142,6 +147,7 @@ def test_the_older_of_two_jobs_reads_a_schema_that_the_table_has_already(tmp_pat
     assert run is not None and run.schema == 2
 
 
+# Promise: tasks/export.md#when-records-are-gone
 @pytest.mark.parametrize("ends", [{0: 3}, {0: 2, 1: 1}])
 def test_a_log_that_was_set_back_is_refused(tmp_path: Path, ends: dict[int, int]) -> None:
     """Its next records would be left out.  One whose newest records this process has not seen yet is read again."""
@@ -162,6 +168,7 @@ def test_a_log_that_was_set_back_is_refused(tmp_path: Path, ends: dict[int, int]
         planner.next_starts(2)
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_others_may_change_the_table(case: Case) -> None:
     """A job reads the table again, and commits on top of the change."""
     assert case.run(1, records(4))
@@ -175,6 +182,7 @@ def test_others_may_change_the_table(case: Case) -> None:
     assert case.offsets() == list(range(8))
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_table_of_somebody_else_is_refused(case: Case) -> None:
     """And one that has lost runs: deleted, or restored from a backup."""
     assert case.run(1, records(2))
@@ -189,6 +197,7 @@ def test_a_table_of_somebody_else_is_refused(case: Case) -> None:
         empty.table().commit(2, case.rows(records(1)), [])
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -257,6 +266,7 @@ class Contended:
         self.committed.append(number)
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_table_that_others_change_is_read_again(tmp_path: Path) -> None:
     """Until the run is committed, or is there; but not for ever."""
     rows, settings = pa.schema([("offset", pa.int64())]), case_of("delta", tmp_path).settings
@@ -267,6 +277,7 @@ def test_a_table_that_others_change_is_read_again(tmp_path: Path) -> None:
         Commits(settings, hopeless).commit(1, rows, [])
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_vacuum_deletes_what_is_not_committed(tmp_path: Path) -> None:
     """The files of a killed attempt, and none of those that describe the export."""
     case = case_of("delta", tmp_path)
@@ -281,6 +292,7 @@ def as_dict(settings: ExportSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in settings.__struct_fields__}
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 @pytest.mark.parametrize("partition_by", ["day", "hour", "none"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_all_types_of_a_topic(kind: str, partition_by: str, tmp_path: Path) -> None:
@@ -294,6 +306,7 @@ def test_all_types_of_a_topic(kind: str, partition_by: str, tmp_path: Path) -> N
     assert [{**row, "counts": row["counts"] and list(row["counts"])} for row in found] == expected
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_new_columns(case: Case) -> None:
     """Are added to the table before the first run that has them, in structs and arrays, too, in any order."""
     before, after = (
@@ -329,6 +342,7 @@ WIDER = [
 ]
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 @pytest.mark.parametrize(("kind", "before", "after", "said"), WIDER)
 def test_wider_numbers(kind: str, before: str, after: str, said: str, tmp_path: Path) -> None:
     """Are columns of the table if its format can change them; otherwise the job is refused before it plans a run."""
@@ -346,6 +360,7 @@ def test_wider_numbers(kind: str, before: str, after: str, said: str, tmp_path: 
         assert [row["n"] for row in case.read()] == [None, 1, None, 1]
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_names_that_delta_cannot_have(tmp_path: Path) -> None:
     """Are refused before anything is written; Iceberg has them."""
     rows = records(2, ddl="a STRUCT<`two words`: INT>", data={"a": {"two words": 1}})
@@ -406,6 +421,7 @@ def test_statistics_that_would_be_wrong_are_left_out() -> None:
     assert found["nullCount"] == nulls
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_table_of_commits_in_a_bucket(kind: str, tmp_path: Path, s3: Callable[[], Bucket]) -> None:
     """With our storage options, on S3; of two commits of one run, one is refused there, too."""
@@ -420,6 +436,7 @@ def test_a_table_of_commits_in_a_bucket(kind: str, tmp_path: Path, s3: Callable[
     assert case.offsets() == [0, 1, 2, 3]
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_storage_options_have_other_names() -> None:
     """Those that have no equivalent are named."""
     given = {"key": "k", "secret": "s", "endpoint_url": "http://minio:9000", "client_kwargs": '{"region_name": "eu-1"}'}
@@ -461,6 +478,7 @@ def test_a_catalog_that_is_unknown_is_named(tmp_path: Path) -> None:
         case._replace(catalog={"type": "no"}).table()
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_delta_table_of_somebody_else(tmp_path: Path) -> None:
     """Has no owner."""
     case = case_of("delta", tmp_path)

@@ -46,6 +46,7 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_an_export_that_is_ahead_of_the_copy_is_refused_also_when_the_log_has_grown(log: Log, tmp_path: Path) -> None:
     copy = copy_of(log, tmp_path / "copy")
     put(log, 4)

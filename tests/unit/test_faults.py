@@ -35,6 +35,7 @@ def test_a_batch_larger_than_a_message_may_be_has_no_faults_if_its_rows_are_smal
     assert faults([b"x" * (LIMIT - ROW)] * 7) == []
 
 
+# Promise: topic-configs.md#topics
 @pytest.mark.parametrize("row", [0, 4, 499, 998])
 def test_the_one_row_that_is_too_large_is_found_wherever_it_is(row: int) -> None:
     """By one byte, among rows that are not."""

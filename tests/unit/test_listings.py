@@ -39,6 +39,7 @@ def calls(path: Path) -> Iterator[str]:
             yield node.func.attr
 
 
+# Promise: storage.md#other-files-in-the-folders
 def test_every_listing_is_known() -> None:
     """A new one uses `listed`, or says here what becomes of other files."""
     found = Counter[str]()

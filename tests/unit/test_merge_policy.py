@@ -39,6 +39,7 @@ def starts(slices: Sequence[Slice], *, window: int = DAY, thin: frozenset[str] =
 # ------------------------------------------------------------------------------------------------------------ tiers
 
 
+# Promise: cli.md#pylog-merge
 @pytest.mark.parametrize(
     ("sizes_mib", "expected"),
     [
@@ -85,6 +86,7 @@ def test_kinds_of_timestamps_are_kept_apart() -> None:
 # ---------------------------------------------------------------------------------------------------------- windows
 
 
+# Promise: topic-configs.md#when-records-expire
 @pytest.mark.parametrize(
     ("configs", "expected"),
     [
@@ -126,6 +128,7 @@ def test_late_records_do_not_stop_merging() -> None:
     assert starts(at(5.1, 2.0, 5.2, 0.5, 5.3, 3.0), window=HOUR) == [[0, 1, 2, 3, 4, 5]]
 
 
+# Promise: topic-configs.md#when-records-expire
 def test_a_record_from_the_future_holds_back_only_what_follows() -> None:
     """It is not merged with what is before it; what is behind it waits for it anyway, and is merged."""
     slices = at(5.1, 5.2, 90_000, 5.3, 5.4, 6.5)
@@ -144,6 +147,7 @@ def test_a_slice_that_spans_days_already_is_not_made_newer() -> None:
     assert expired([old, *young], limits_of({"retention.ms": str(HOUR)}, 73 * HOUR + 1)) == 1
 
 
+# Promise: topic-configs.md#when-records-expire
 @pytest.mark.parametrize("seed", range(50))
 def test_merging_keeps_nothing_for_longer_than_a_window(seed: int) -> None:
     """Whatever the timestamps: the time at which a record can go moves by less than a window, and never back."""
@@ -254,6 +258,7 @@ def by_office_hours(minute: int, rng: random.Random) -> int:
     return rng.randint(0, 50) if day % 7 < 5 and 9 <= hour < 17 else 0
 
 
+# Promise: topic-configs.md#when-records-expire
 @pytest.mark.parametrize("rate", [steadily, in_bursts, by_office_hours])
 @pytest.mark.parametrize("every_min", [10, 60, 24 * 60])
 @pytest.mark.parametrize(

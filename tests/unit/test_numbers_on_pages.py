@@ -298,12 +298,27 @@ def words_of(pattern: str) -> str:
     return " ".join(word for page in found for word in page.read_text(encoding="utf-8").split())
 
 
+# Promise: ../README.md#spark, ../README.md#two-commands, cli.md#pylog-consume, cli.md#pylog-gc, cli.md#pylog-group-lag,
+# Promise: cli.md#pylog-merge, cli.md#the-pylog-command, clients.md#consumer, clients.md#transactions,
+# Promise: command-line.md#turn-on-completion, console.md#read-records, console.md#see-how-a-log-is-doing,
+# Promise: console.md#what-it-costs, format/metadata.md#checkpoints, format/metadata.md#records,
+# Promise: format/metadata.md#the-metadata-log-format-version-1, format/segment.md#runs,
+# Promise: format/segment.md#what-a-reader-refuses, latency.md#what-pylog-does-about-it,
+# Promise: measurements-alone.md#many-waiting-clients, measurements-kafka.md#where-a-triggers-time-goes,
+# Promise: measurements.md#object-stores, monitoring.md#watch-a-query, performance.md#sparks-settings,
+# Promise: performance.md#what-to-set, service.md#a-coordinator, service.md#failover, service.md#groups,
+# Promise: service.md#leadership, service.md#what-a-client-keeps-in-memory, spark-read.md#options-of-a-read,
+# Promise: spark-read.md#reading-less, spark-streams.md#exactly-once, spark-streams.md#how-much-a-micro-batch-reads,
+# Promise: spark-streams.md#named-progress, spark-streams.md#streams, storage-failures.md#what-a-killed-writer-leaves,
+# Promise: storage-failures.md#when-the-storage-is-busy-or-unreachable, storage.md#clocks,
+# Promise: storage.md#credentials-and-endpoints, storage.md#storage, testing.md#simulations, testing.md#what-was-tested
 @pytest.mark.parametrize(("page", "text"), [(page, text) for page, texts in NUMBERS.items() for text in texts])
 def test_a_number_on_a_page_is_that_of_the_code(page: str, text: str) -> None:
     """The page has the text that follows from the constant."""
     assert " ".join(text.split()) in words_of(page)
 
 
+# Promise: clients.md#consumer, clients.md#producer, clients.md#transactions, service.md#groups
 def test_a_default_of_a_client_is_on_the_page() -> None:
     """Those that docs/clients.md and docs/service.md give are those of the tables of settings."""
     producer, consumer = clients.PRODUCER, clients.CONSUMER
@@ -327,6 +342,7 @@ def test_a_default_of_a_client_is_on_the_page() -> None:
     assert f"`max_poll_interval_ms` | {consumer['max_poll_interval_ms'].default // 60_000} min:" in text["service.md"]
 
 
+# Promise: clients.md#consumer
 def test_refused_settings_of_clients_are_on_the_page() -> None:
     """Each setting with one value that the page names is refused with another, and the reasons of the page are the
     code's.
@@ -354,6 +370,7 @@ def stock(line: str) -> tuple[float, str]:
     return float(found[1]), found[2]
 
 
+# Promise: ../README.md#why, measurements-kafka.md#what-was-found
 def test_ratios_of_the_readme_are_those_of_the_page() -> None:
     """Its table beside Kafka has the columns of default and of recommended settings."""
     row = r"^\| ([^|]+) \| ([0-9.]+[^|]*) \| ([0-9.]+[^|]*) \|$"
@@ -377,6 +394,7 @@ def test_the_query_over_columns_in_the_readme_is_that_of_the_page() -> None:
     assert f"A Parquet table is {parquet / pylog:.1f} times as fast" in README
 
 
+# Promise: ../README.md#why
 def test_the_latency_of_a_record_is_the_same_on_every_page() -> None:
     """0.1 s is the median and 0.2 s the 99th percentile, with stock settings."""
     seconds = [int(stock(f"record in → record out, {p}")[1].split(" ")[0]) / 1000 for p in ("p50", "p99")]
@@ -385,6 +403,7 @@ def test_the_latency_of_a_record_is_the_same_on_every_page() -> None:
         assert text in (ROOT / page).read_text(encoding="utf-8"), page
 
 
+# Promise: spark-read.md#reading-less
 def test_a_ratio_that_two_pages_give_is_the_same() -> None:
     """How much faster a projection is."""
     ratio = re.search(r"the value only, against all columns \| same \| ([0-9.]+) times as fast", MEASURED)
@@ -392,6 +411,7 @@ def test_a_ratio_that_two_pages_give_is_the_same() -> None:
     assert f"reads about {ratio[1]} times as fast" in words_of("docs/spark*.md")
 
 
+# Promise: ../README.md#why
 def test_commits_a_second_are_those_of_the_page() -> None:
     """The README's figure for busy writers on an object store."""
     found = re.search(r"commits a second of 8 writers on an object store \| `object_store.py` \| ([0-9]+)", MEASURED)
@@ -399,6 +419,7 @@ def test_commits_a_second_are_those_of_the_page() -> None:
     assert f"about {found[1]} in total from 8 busy writers on an object store" in README
 
 
+# Promise: performance.md#what-to-set
 def test_partitions_cost_what_the_page_says() -> None:
     """1,000 partitions against 10, by the figures that `make pictures` keeps."""
     figures = json.loads((ROOT / "docs/pictures/figures.json").read_text(encoding="utf-8"))["partitions"]
@@ -408,6 +429,7 @@ def test_partitions_cost_what_the_page_says() -> None:
     assert f"1,000 partitions are {words[least]} to {words[most]} times slower than 10" in PERFORMANCE
 
 
+# Promise: measurements-alone.md#pylog-alone
 def test_every_script_on_the_page_exists() -> None:
     """Each figure of `pylog alone` names the benchmark that gives it."""
     table = prose(ROOT / "docs/measurements-alone.md").partition("| question | script |")[2].partition("\n\n")[0]
@@ -420,6 +442,7 @@ def test_every_script_on_the_page_exists() -> None:
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
+# Promise: clients.md#errors
 def test_every_error_that_a_page_names_exists() -> None:
     """Names in backquotes that look like an error of pylog are classes of spark_log.errors."""
     known = {name for name in dir(errors) if isinstance(getattr(errors, name), type)}

@@ -44,6 +44,7 @@ def test_every_page_is_among_the_pages() -> None:
     assert found - {ROOT / "docs" / "README.md", ROOT / "docs" / "promises.md"} <= named
 
 
+# Promise: testing.md#the-suite
 def test_every_make_target_on_the_pages_exists() -> None:
     """`make X` in text and in blocks."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -52,6 +53,7 @@ def test_every_make_target_on_the_pages_exists() -> None:
         assert named <= targets, page
 
 
+# Promise: topic-configs.md#the-log
 def test_every_config_on_the_pages_exists() -> None:
     """Names with dots that end as configs do are those of topics, of a log, of conf/coordinator.ini, or options of a
     read or a write.

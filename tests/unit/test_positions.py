@@ -42,6 +42,7 @@ positions = st.one_of(
 )
 
 
+# Promise: spark-read.md#options-of-a-read
 @pytest.mark.parametrize(
     ("given_", "expected"),
     [
@@ -213,6 +214,7 @@ def test_a_time_survives_being_written_and_read(ms: int) -> None:
     assert parse_timestamp_ms(format_timestamp_ms(ms)) == ms
 
 
+# Promise: clients.md#positions
 @pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta.max, date(2026, 1, 31), pd.NaT, time(10)])
 def test_times_that_are_no_position_are_refused(wrong: object) -> None:
     """A time to come, a day, no time; the message says what a datetime and a timedelta mean."""
@@ -220,6 +222,7 @@ def test_times_that_are_no_position_are_refused(wrong: object) -> None:
         parse_position(wrong, "start")
 
 
+# Promise: clients.md#positions
 @given(st.datetimes(timezones=st.timezones() | st.none()))
 def test_a_datetime_is_the_position_of_its_text(moment: datetime) -> None:
     """In any zone; without one both are UTC."""

@@ -1,4 +1,4 @@
-"""docs/promises.md lists what the pages promise; each page, section, test and benchmark that it names exists."""
+"""Each section of the pages has a test that keeps it, or a row of docs/promises.md that says why there is none."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
+from tests.promises import kept, listing
 from tests.unit.test_pages import ROOT, anchors
 
 LIST = ROOT / "docs" / "promises.md"
@@ -63,55 +65,74 @@ WITHOUT = {
 """Headings of sections that promise nothing which another section does not."""
 
 
-class Promise(NamedTuple):
-    """A row of the list."""
+KEPT = kept()
 
-    page: str
-    """The table it is in."""
+
+class Row(NamedTuple):
+    """A promise without a test."""
+
     link: str
-    """Of its section."""
     text: str
-    keepers: str
-    """Promises, by the tests that fail if one is broken."""
+    reason: str
+    """A program that measures it, or why it is not tested."""
+
+    @property
+    def page(self) -> Path:
+        return (LIST.parent / self.link.partition("#")[0]).resolve()
+
+    @property
+    def anchor(self) -> str:
+        return self.link.partition("#")[2]
 
 
-def promises() -> Iterator[Promise]:
-    page = ""
+def rows() -> Iterator[Row]:
     for line in LIST.read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            page = line.removeprefix("## ")
-        elif row := re.fullmatch(r"\| \[.*?\]\(([^)]+)\) \| (.+) \| (.+) \|", line):
-            yield Promise(page, *row.groups())
-
-
-def test_every_page_has_its_promises() -> None:
-    """The README and each page of docs/, once."""
-    tables = re.findall(r"^## (.*)$", LIST.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(tables) == PROMISED
-    assert {promise.page for promise in promises()} == set(PROMISED)
+        if row := re.fullmatch(r"\| \[.*?\]\(([^)]+)\) \| (.+) \| (.+) \|", line):
+            yield Row(*row.groups())
 
 
 def test_every_row_is_understood() -> None:
     """One that is not of the form would not be checked at all."""
-    rows = [line for line in LIST.read_text(encoding="utf-8").splitlines() if line.startswith("| [")]
-    assert len(rows) == len(list(promises()))
+    lines = [line for line in LIST.read_text(encoding="utf-8").splitlines() if line.startswith("| [")]
+    assert len(lines) == len(list(rows()))
+
+
+def test_every_mark_is_above_a_test() -> None:
+    """Not above a helper, and not at the end of a file."""
+    assert [promise for promise in KEPT if not promise.test.partition("::")[2].startswith("test_")] == []
+    marks = [
+        link
+        for file in (ROOT / "tests").rglob("*.py")
+        for mark in re.findall(r"^ *# Promise: (.+?),?$", file.read_text(encoding="utf-8"), re.MULTILINE)
+        for link in mark.split(", ")
+    ]
+    assert sorted(marks) == sorted(promise.link for promise in KEPT)
 
 
 def test_every_section_is_on_its_page() -> None:
-    """A promise belongs to a heading of the page that its table is of."""
-    for promise in promises():
-        path, _, anchor = promise.link.partition("#")
-        target = (LIST.parent / path).resolve()
-        assert target == ROOT / promise.page, promise
-        assert anchor in anchors(target), promise
+    """Promises belong to headings of pages that promise something."""
+    for promise in [*KEPT, *rows()]:
+        assert str(promise.page.relative_to(ROOT)) in PROMISED, promise
+        assert promise.anchor in anchors(promise.page), promise
 
 
 def test_every_section_has_its_promises() -> None:
-    """A new section of a page needs a row."""
+    """A new section of a page needs a test with a mark, or a row."""
+    listed: dict[Path, set[str]] = {}
+    for promise in (*KEPT, *rows()):
+        listed.setdefault(promise.page, set()).add(promise.anchor)
     for page in PROMISED:
-        listed = {promise.link.partition("#")[2] for promise in promises() if promise.page == page}
-        missing = anchors(ROOT / page) - listed - WITHOUT.get(page, set())
-        assert not missing or (page in RUN and listed), f"{page}: no promise in {sorted(missing)}"
+        found = listed.get(ROOT / page, set())
+        missing = anchors(ROOT / page) - found - WITHOUT.get(page, set())
+        assert found and (not missing or page in RUN), f"{page}: no test keeps {sorted(missing)}"
+
+
+def test_the_promises_of_a_page_are_listed() -> None:
+    """By section, as words and as the name of the test."""
+    promise = next(promise for promise in KEPT if promise.link == "service.md#groups")
+    found = listing("service.md")
+    assert f"    {promise}\n" in found.partition("service.md#groups\n")[2].partition("\n\n")[0] + "\n"
+    assert "clients.md#" not in found
 
 
 def test_every_guide_exists() -> None:
@@ -119,24 +140,16 @@ def test_every_guide_exists() -> None:
     assert all((ROOT / page).exists() for page in {*GUIDES, *RUN})
 
 
-def test_a_promise_is_short() -> None:
-    """15 words at most: the page has the rest."""
-    assert [promise.text for promise in promises() if len(promise.text.split()) > 15] == []
-
-
-def test_every_promise_is_kept_by_something_that_exists() -> None:
-    """A test function, a benchmark, a target of make that measures, or a reason why there is none."""
+def test_every_row_has_a_benchmark_that_exists_or_a_reason() -> None:
+    """A program that measures, a target of make that does, or why there is none."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for promise in promises():
-        tests = re.findall(r"`([^`]+\.py)::(\w+)`", promise.keepers)
-        files = re.findall(r"`(benchmarks/[^`]+)`", promise.keepers)
-        assert tests or files or any(reason in promise.keepers for reason in _REASONS), promise
-        for path, name in tests:
-            assert name in functions_of(path), f"{promise.text}: {path}::{name} does not exist"
+    for row in rows():
+        files = re.findall(r"`(benchmarks/[^`]+)`", row.reason)
+        assert files or any(reason in row.reason for reason in _REASONS), row
         for path in files:
-            assert (ROOT / path).exists(), f"{promise.text}: {path} does not exist"
-        for target in re.findall(r"`make ([a-z-]+)`", promise.keepers):
-            assert target in targets, f"{promise.text}: make {target} does not exist"
+            assert (ROOT / path).exists(), f"{row.text}: {path} does not exist"
+        for target in re.findall(r"`make ([a-z-]+)`", row.reason):
+            assert target in targets, f"{row.text}: make {target} does not exist"
 
 
 def test_each_test_that_a_page_names_exists() -> None:

@@ -44,6 +44,7 @@ def refused(quotas: Quotas, state: State, *commands: AnyCommand) -> list[bool]:
     return found
 
 
+# Promise: security.md#quotas
 def test_topics_of_a_token_are_those_with_its_prefixes() -> None:
     """Others do not count; one that is there already is created by nobody."""
     quotas = Quotas({"billing": Quota(topics=2)})
@@ -56,6 +57,7 @@ def test_topics_of_a_token_are_those_with_its_prefixes() -> None:
     other.release()
 
 
+# Promise: security.md#quotas
 def test_partitions_count_over_all_topics() -> None:
     """Also those that are added; several commands as one count together."""
     quotas = Quotas({"billing": Quota(partitions=10)})
@@ -69,6 +71,7 @@ def test_partitions_count_over_all_topics() -> None:
     assert refused(quotas, state, create("billing.b", 4), shrink, create("billing.c")) == [False, False, True]
 
 
+# Promise: security.md#quotas
 def test_groups_count_when_they_are_new() -> None:
     """A commit of a known group is never refused for their number."""
     quotas = Quotas({"billing": Quota(groups=1)})
@@ -97,6 +100,7 @@ def test_commits_are_limited_by_the_second() -> None:
     assert usage == ("billing", 1, 1, 0, 7, 3, 1)
 
 
+# Promise: security.md#quotas
 def test_an_atomic_set_counts_as_many_as_it_has() -> None:
     """It begins as soon as one may, and the next ones wait for all of it; heartbeats in it are free."""
     quotas = Quotas({"billing": Quota(commits=2)})

@@ -29,6 +29,7 @@ def restore(case: Case, run: int) -> None:
         table.manage_snapshots().set_current_snapshot(snapshot).commit()
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_table_that_was_restored_to_an_earlier_version_is_refused(case: Case) -> None:
     """Until the last run is in it again, in whatever way, also after changes of others."""
     for number in (1, 2, 3):
@@ -51,6 +52,7 @@ def test_a_table_that_was_restored_to_an_earlier_version_is_refused(case: Case) 
     assert case.offsets() == [0, 2, 3, 4, 5, 6, 7]
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_run_that_was_not_done_before_a_restore_is_committed_again(case: Case) -> None:
     """It is in the table once."""
     for number in (1, 2):
@@ -61,6 +63,7 @@ def test_a_run_that_was_not_done_before_a_restore_is_committed_again(case: Case)
     assert case.offsets() == [2, 3, 4, 5]
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_history_that_is_too_short_is_not_needed(case: Case) -> None:
     """The table has the number of its last run, too."""
     assert case.run(1, records(2)) and case.run(2, records(2, first=2))
@@ -89,6 +92,7 @@ def commit_of_spark(case: Case, commit: dict[str, Any]) -> None:
     (folder / f"{number:020}.json").write_text(json.dumps({"commitInfo": {"timestamp": 1_700_000_000_000, **commit}}))
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_delta_table_that_spark_has_restored(tmp_path: Path) -> None:
     """To a version, or to a time: its history does not say which version that is."""
     case = case_of("delta", tmp_path)
@@ -102,6 +106,7 @@ def test_a_delta_table_that_spark_has_restored(tmp_path: Path) -> None:
     assert case.log().last_run() == 2
 
 
+# Promise: tasks/export.md#delta-and-iceberg
 def test_a_delta_table_that_forgets_its_last_run_is_refused(tmp_path: Path) -> None:
     """By the property that does it."""
     case = case_of("delta", tmp_path)

@@ -42,6 +42,7 @@ def test_every_config_has_a_line_of_documentation(spec: ConfigSpec) -> None:
     assert "\n" not in spec.doc
 
 
+# Promise: topic-configs.md#topics
 def test_defaults_are_kafkas() -> None:
     """A topic without configs behaves as a topic of Kafka 4 without configs."""
     expected = {
@@ -59,6 +60,7 @@ def test_defaults_are_kafkas() -> None:
     assert {name: topic_config({}, name) for name in expected} == expected
 
 
+# Promise: ../README.md#spark, topic-configs.md#the-log
 def test_defaults_of_a_log() -> None:
     """Kafka brokers' defaults, and pylog's own."""
     assert {name: cluster_config({}, name) for name in CLUSTER_CONFIGS} == {
@@ -117,6 +119,7 @@ def test_numbers_and_bools_stand_for_their_text() -> None:
     }
 
 
+# Promise: topic-configs.md#topics
 @pytest.mark.parametrize(
     ("wrong", "nearest"),
     [
@@ -145,6 +148,7 @@ def test_an_unknown_config_of_the_log_is_refused_with_the_nearest_name() -> None
         validate_cluster_configs({"num.partition": "1"})
 
 
+# Promise: topic-configs.md#topics
 @pytest.mark.parametrize(
     ("name", "value", "cure"),
     [
@@ -181,6 +185,7 @@ def test_a_value_that_is_no_text_is_refused(value: object) -> None:
         validate_topic_configs({"retention.ms": value})
 
 
+# Promise: topic-configs.md#topics
 @pytest.mark.parametrize("codec", ["gzip", "snappy"])
 def test_kafkas_codecs_that_arrow_lacks_are_refused_with_the_nearest(codec: str) -> None:
     """Nothing is compressed in another way than was asked for."""
@@ -188,6 +193,7 @@ def test_kafkas_codecs_that_arrow_lacks_are_refused_with_the_nearest(codec: str)
         validate_topic_configs({"compression.type": codec})
 
 
+# Promise: topic-configs.md#accepted-without-effect
 def test_a_config_without_a_meaning_is_kept_with_a_warning_that_says_why() -> None:
     """It describes how Kafka's brokers handle their files: the records that are kept are the same."""
     values, warnings = validate_topic_configs({"preallocate": "true", "flush.messages": "1"})
@@ -199,6 +205,7 @@ def test_a_config_without_a_meaning_is_kept_with_a_warning_that_says_why() -> No
     ]
 
 
+# Promise: topic-configs.md#refused
 @pytest.mark.parametrize(
     ("name", "value", "cure"),
     [
@@ -212,6 +219,7 @@ def test_what_pylog_does_not_do_is_refused_with_the_reason(name: str, value: str
         validate_topic_configs({name: value})
 
 
+# Promise: topic-configs.md#accepted-without-effect
 @pytest.mark.parametrize("spec", TOPIC_CONFIGS.values(), ids=lambda spec: spec.name)
 def test_a_default_is_accepted_without_a_warning(spec: ConfigSpec) -> None:
     """A script that sets what is the case anyway runs without noise, whatever the config."""
@@ -219,6 +227,7 @@ def test_a_default_is_accepted_without_a_warning(spec: ConfigSpec) -> None:
     assert validate_topic_configs({spec.name: text}) == ({spec.name: text}, [])
 
 
+# Promise: topic-configs.md#when-records-are-compacted
 def test_configs_of_compaction_are_in_force() -> None:
     """Without a warning."""
     configs = {
@@ -293,6 +302,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
     assert collision_key("a.b") != collision_key("a-b")
 
 
+# Promise: topic-configs.md#configs
 def test_the_reference_page_is_what_the_tables_say() -> None:
     """The page is generated: `make docs` after a change of a table."""
     assert PAGE.read_text() == reference_markdown()

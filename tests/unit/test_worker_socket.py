@@ -63,6 +63,7 @@ def run(*, unix: bool) -> dict[str, object]:
     return found
 
 
+# Promise: measurements-kafka.md#where-a-triggers-time-goes
 @pytest.mark.skipif(sys.platform != "linux", reason="acknowledging at once is an option of Linux's")
 def test_a_worker_that_has_answered_acknowledges_its_next_task_at_once() -> None:
     """The kernel stops doing so with every answer; Spark's worker collects all garbage after it, which switches it on

@@ -64,6 +64,7 @@ def poison(store: ObjectStore, true: ManualClock, off: int = 10 * YEAR) -> None:
 # --------------------------------------------------------------------------------------------------------------- refusing
 
 
+# Promise: storage.md#clocks
 @pytest.mark.parametrize("off", [10 * YEAR, -10 * YEAR, HOUR, -HOUR])
 def test_a_writer_whose_clock_is_far_off_is_refused(
     store: ObjectStore, honest: spark_log.Log, true: ManualClock, off: int
@@ -106,6 +107,7 @@ def test_an_upkeep_with_a_wrong_clock_expires_nothing(
     assert honest.read("t").num_rows == 1
 
 
+# Promise: storage.md#clocks
 def test_a_log_that_was_idle_for_months_takes_the_next_commit(honest: spark_log.Log, true: ManualClock) -> None:
     """Its time is old, and the storage confirms the clock."""
     true.ms += 200 * DAY
@@ -152,6 +154,7 @@ def test_the_bound_is_a_config(store: ObjectStore, honest: spark_log.Log, true: 
     append(log_by(store, SkewedClock(true, YEAR)))
 
 
+# Promise: storage.md#clocks
 def test_a_small_distance_is_warned_of_once(
     store: ObjectStore, honest: spark_log.Log, true: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,6 +214,7 @@ def test_a_wrong_clock_on_a_poisoned_log_is_told_both(
         append(log_by(store, SkewedClock(true, YEAR)))
 
 
+# Promise: storage.md#clocks
 def test_a_reset_puts_the_log_s_time_right(store: ObjectStore, honest: spark_log.Log, true: ManualClock) -> None:
     """Fences move again, a day after it and not before; a checkpoint and a replay have the same state."""
     poison(store, true)
@@ -254,6 +258,7 @@ def test_a_reset_by_a_wrong_clock_is_refused(store: ObjectStore, honest: spark_l
         log_by(store, SkewedClock(true, -YEAR)).admin.reset_clock()
 
 
+# Promise: cli.md#pylog-cluster-reset-clock, storage.md#clocks
 def test_a_reset_by_a_clock_that_commits_are_later_than_wants_force(true: ManualClock) -> None:
     """On a disk that is stamped by the same clock nobody else knows whether it is behind."""
     store = ClockedStore(MemoryStore(os.urandom(8).hex()), true)
@@ -270,6 +275,7 @@ def test_a_reset_by_a_clock_that_commits_are_later_than_wants_force(true: Manual
     assert log.journal.refresh().time == true.ms
 
 
+# Promise: cli.md#pylog-cluster-reset-clock
 def test_a_reset_deletes_nothing_that_a_reader_may_read(
     store: ObjectStore, honest: spark_log.Log, true: ManualClock
 ) -> None:

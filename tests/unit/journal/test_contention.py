@@ -135,6 +135,7 @@ def test_a_command_that_cannot_be_replayed_is_refused_alone(*, again: bool) -> N
     assert replay_records(next_version(state, 1), records).names == after.names
 
 
+# Promise: service.md#as-a-service
 @pytest.mark.parametrize("switch", ["0", "1"])
 def test_a_change_that_would_break_a_rule_is_refused_alone_if_rules_are_checked(
     switch: str, monkeypatch: pytest.MonkeyPatch

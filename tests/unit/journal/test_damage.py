@@ -82,6 +82,7 @@ def metadata(store: LocalStore) -> list[str]:
     return [*store.list(CHECKPOINTS), *store.list(LOG)]
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_flipped_bit_is_passed_by_or_named(store: LocalStore) -> None:
     """At positions all over each file.  The newest checkpoint is never missed; of the older one nobody takes notice."""
     rng = random.Random(1)
@@ -99,6 +100,7 @@ def test_a_flipped_bit_is_passed_by_or_named(store: LocalStore) -> None:
             assert found == {"refused" if int(key[len(LOG) :][:20]) > checkpoint_version(newest) else "read"}
 
 
+# Promise: format/metadata.md#checkpoints, storage-failures.md#when-the-metadata-is-damaged
 def test_a_newest_checkpoint_that_is_damaged_is_passed_by(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
     """With a warning that names it."""
     newest = store.list(CHECKPOINTS)[-1]
@@ -122,6 +124,7 @@ def test_both_checkpoints_damaged_is_one_error(store: LocalStore, caplog: pytest
     assert not logged(caplog, older, newest)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 @pytest.mark.parametrize("cut", [lambda data: data[:-1], lambda data: b"", lambda data: data + b"\n"])
 def test_a_truncated_file_is_passed_by_or_named(store: LocalStore, cut: Callable[[bytes], bytes]) -> None:
     """Or one that has more at its end."""
@@ -134,6 +137,7 @@ def test_a_truncated_file_is_passed_by_or_named(store: LocalStore, cut: Callable
     assert values(store) == VALUES
 
 
+# Promise: format/metadata.md#what-a-reader-refuses, storage-failures.md#when-the-metadata-is-damaged
 def test_a_file_that_is_gone_is_passed_by_or_named(store: LocalStore) -> None:
     """Nothing in the storage tells of the very last record, so that one is left out."""
     last = open_log(store).journal.state.version
@@ -154,6 +158,7 @@ def test_a_log_whose_checkpoints_are_gone_is_not_taken_for_a_new_one(store: Loca
         open_log(store)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_damaged_checkpoint_is_replaced_by_the_next_commit(store: LocalStore) -> None:
     """The newest two are intact then, and it is gone."""
     damaged = store.list(CHECKPOINTS)[-1]
@@ -170,6 +175,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_next_commit(store: LocalStore) 
         path_of(store, name).write_bytes(before)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_a_damaged_checkpoint_of_an_idle_log_is_replaced_by_maintain(store: LocalStore) -> None:
     """Though the log has not moved since."""
     from spark_log.node.maintain import maintain_once
@@ -184,6 +190,7 @@ def test_a_damaged_checkpoint_of_an_idle_log_is_replaced_by_maintain(store: Loca
     assert values(store) == VALUES
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("commits", [1, 2, 2 * INTERVAL])
 def test_a_client_of_a_log_that_was_restored_from_an_older_copy_says_so(
     store: LocalStore, tmp_path: Path, commits: int
@@ -282,6 +289,7 @@ class Between(Wrapper):
             raise
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("more", [0, 1, 3])
 def test_a_client_that_a_restored_log_has_overtaken_takes_note(
     store: LocalStore, tmp_path: Path, more: int, caplog: pytest.LogCaptureFixture
@@ -332,6 +340,7 @@ def test_a_client_that_a_restored_log_has_overtaken_writes_nothing_of_what_it_kn
     assert log.journal.refresh() == open_log(store).journal.state
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_client_that_opened_a_restored_log_anew_says_so_once(
     store: LocalStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -354,6 +363,7 @@ def test_a_client_that_opened_a_restored_log_anew_says_so_once(
     assert values(store) == [*VALUES, b"more"]
 
 
+# Promise: format/metadata.md#checkpoints, storage-failures.md#when-the-metadata-is-damaged
 def test_nothing_goes_while_one_of_the_newest_two_is_damaged(store: LocalStore) -> None:
     """Neither records nor older checkpoints, however old."""
     log = open_log(store)

@@ -39,6 +39,7 @@ def offsets(results: Iterable[Committed]) -> list[int]:
     return sorted(result.ranges["id-t", 0].start for result in results)
 
 
+# Promise: ../README.md#why
 @stores
 def test_journals_of_several_processes_and_threads_share_one_log(
     make: Callable[[Path], ObjectStore], tmp_path: Path
@@ -166,6 +167,7 @@ def test_garbage_goes_when_the_fence_has_passed_it(make: Callable[[Path], Object
     assert kept in store.list(DATA) and orphan not in store.list(DATA)
 
 
+# Promise: measurements.md#a-small-commit-and-opening-the-log-by-commits
 def test_what_a_commit_and_an_open_cost_does_not_grow() -> None:
     """Store operations of the 100th commit and of the 10,000th, and of opening the log after each.
 

@@ -196,6 +196,7 @@ def test_a_refresh_that_hangs_in_a_round_ends_at_the_newest_version() -> None:
     assert log_key(known + 1) not in inner.list(LOG)
 
 
+# Promise: format/metadata.md#what-a-reader-refuses
 @stores
 def test_a_hole_in_the_log_is_found(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
     """A record that is gone while others follow: the log is not opened, and the record is named."""

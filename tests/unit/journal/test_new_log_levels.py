@@ -30,6 +30,7 @@ def kinds(store: ObjectStore) -> list[list[type]]:
     return [[type(record) for record in decode_batch(store.get(key), key).records] for key in store.list(LOG)]
 
 
+# Promise: format/metadata.md#levels
 @stores
 def test_the_first_batch_raises_a_new_log_to_the_newest_level(
     make: Callable[[Path], ObjectStore], tmp_path: Path
@@ -55,6 +56,7 @@ def test_a_change_that_is_refused_leaves_a_new_log_without_records(
     assert not store.list(LOG)
 
 
+# Promise: format/metadata.md#levels
 @stores
 def test_a_coordinator_that_creates_the_log_raises_it(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
     """Its take-over is the first record but one, and what it writes next counts."""
@@ -68,6 +70,7 @@ def test_a_coordinator_that_creates_the_log_raises_it(make: Callable[[Path], Obj
     assert (state.levels, state.coordinator.in_force, set(state.names)) == (SUPPORTED, 1, {"t"})
 
 
+# Promise: format/metadata.md#levels
 @stores
 def test_of_two_processes_that_create_a_log_one_raises_it(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
     """The second one finds version 1 taken, and decides again on what is there."""

@@ -109,6 +109,7 @@ def test_all_replicas_get_the_object(tmp_path: Path) -> None:
     assert [roots[broker].get(NAME) for broker in (0, 1, 2)] == [b"abc"] * 3
 
 
+# Promise: storage-failures.md#when-a-sync-to-the-disk-fails
 def test_a_root_whose_sync_fails_misses_the_object(tmp_path: Path) -> None:
     """The others are enough.  With all roots on one disk, which is not trusted any more, there is no replica."""
     syncs = FailingSyncs()
@@ -186,6 +187,7 @@ def test_no_put_creates_a_root(tmp_path: Path) -> None:
     assert not (tmp_path / "broker1").exists()
 
 
+# Promise: replicas.md#when-a-disk-fails
 @pytest.mark.parametrize("content", [None, b'{"cluster_id": "another"}'])
 def test_a_place_without_the_log_is_not_its_own_root(tmp_path: Path, content: bytes | None) -> None:
     """Its disk is not mounted where this process runs, or is another one; the metadata comes from a coordinator."""

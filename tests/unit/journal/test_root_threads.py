@@ -46,6 +46,7 @@ def test_a_thread_without_a_job_keeps_nothing_of_the_last_one() -> None:
     assert kept() is None
 
 
+# Promise: replicas.md#when-a-disk-fails
 def test_a_root_whose_threads_all_hang_fails_immediately() -> None:
     """Before that its requests wait for a thread.  Other roots, and one in its place, are not affected."""
     clock, free = ManualClock(), threading.Event()

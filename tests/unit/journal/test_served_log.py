@@ -187,6 +187,7 @@ def test_a_command_is_in_the_view_afterwards(leader: Leader) -> None:
     assert isinstance(client.propose("d").error, TopicAlreadyExists)
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_a_standby_that_is_behind_changes_nothing(leader: Leader) -> None:
     """A view never goes back."""
     client = Client(leader)
@@ -197,6 +198,7 @@ def test_a_standby_that_is_behind_changes_nothing(leader: Leader) -> None:
     assert client.log.newer(view, view._replace(state=Leader().journal.state)) is view
 
 
+# Promise: service.md#clients-without-rights-on-meta
 def test_reads_wait_for_a_coordinator(leader: Leader) -> None:
     """As long as a change; a waiting reader keeps its view in the meantime."""
     client, wait_ms = Client(leader), 30_000

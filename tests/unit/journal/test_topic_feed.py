@@ -125,6 +125,7 @@ def holds_all(journal: Journal) -> bool:
     return journal.view.held is None
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 def test_a_topic_is_asked_for_once(leader: Leader) -> None:
     """Whether it exists or not; then its changes come with those of the others."""
     journal = client_of(leader)
@@ -147,6 +148,7 @@ def test_a_change_returns_the_state_after_it(leader: Leader) -> None:
     assert journal.state.names["mine"] == "new" and journal.state.version == leader.journal.state.version
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 def test_a_client_that_needs_everything_opens_the_log(leader: Leader) -> None:
     """And follows it from then on."""
     journal = client_of(leader)
@@ -156,6 +158,7 @@ def test_a_client_that_needs_everything_opens_the_log(leader: Leader) -> None:
     assert journal.require(["b"]) is journal.state
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 def test_a_log_whose_coordinator_is_away_is_read_from_the_storage(leader: Leader) -> None:
     """After a time in which a standby takes over: until then, readers keep what they have."""
     journal = client_of(leader)
@@ -192,6 +195,7 @@ def test_an_answer_in_between_starts_the_time_anew(leader: Leader) -> None:
     assert not holds_all(journal)
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 def test_a_coordinator_that_refuses_is_not_waited_for(leader: Leader) -> None:
     """A client that may read the storage may read the log."""
     journal = client_of(leader)

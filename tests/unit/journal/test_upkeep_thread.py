@@ -80,6 +80,7 @@ def upkeep_threads(others: set[threading.Thread]) -> int:
     return sum(thread.name == "pylog-upkeep" for thread in threading.enumerate() if thread not in others)
 
 
+# Promise: clients.md#python-clients
 def test_commits_do_not_wait_for_a_storage_that_hangs(tmp_path: Path) -> None:
     """One thread hangs with it, however many commits follow."""
     others = set(threading.enumerate())
@@ -163,6 +164,7 @@ for number in range(int(sys.argv[2])):
 """
 
 
+# Promise: clients.md#python-clients
 @pytest.mark.parametrize("commits", [1, 3])
 def test_processes_that_commit_and_exit_write_checkpoints(tmp_path: Path, commits: int) -> None:
     """The end of a process waits for the upkeep that it has begun."""

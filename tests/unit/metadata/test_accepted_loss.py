@@ -194,6 +194,7 @@ def defaults_of(kind: type[Any]) -> dict[str, object]:
     return {name: kind._field_defaults.get(name) for name in kind._fields}
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 def test_the_state_of_these_tests_has_a_value_in_each_field() -> None:
     """A new field fails here until it has a value, and the next test says whether it is carried over."""
     by_kind = dict[type[Any], list[Any]]()
@@ -211,6 +212,7 @@ def test_the_state_of_these_tests_has_a_value_in_each_field() -> None:
     assert left == []
 
 
+# Promise: storage-failures.md#continue-without-what-is-lost
 @pytest.mark.parametrize("name", sorted({one.name for one in fields(State)} - OF_THE_PROCESS - {"producers", "groups"}))
 def test_a_field_is_carried_over(name: str) -> None:
     expected = RENEWED[name] if name in RENEWED else with_new_ids(getattr(STATE, name))

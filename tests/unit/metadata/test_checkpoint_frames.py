@@ -277,6 +277,7 @@ def plain_state(copies: int = 0) -> State:
     )
 
 
+# Promise: format/metadata.md#checkpoints
 def test_a_checkpoint_that_was_written_when_the_format_was_new_is_read() -> None:
     data = GOLDEN.read_bytes()
     assert decode_checkpoint(data, "x") == full_state()
@@ -284,12 +285,14 @@ def test_a_checkpoint_that_was_written_when_the_format_was_new_is_read() -> None
     assert decode_checkpoint(GOLDEN_PLAIN.read_bytes(), "x") == state_without_brokers()
 
 
+# Promise: format/metadata.md#checkpoints
 def test_rows_are_written_byte_for_byte_as_when_the_format_was_new() -> None:
     """Before compression, whose bytes depend on the library's version."""
     assert frames_of(encode_checkpoint(full_state())) == frames_of(GOLDEN.read_bytes())
     assert frames_of(encode_checkpoint(state_without_brokers())) == frames_of(GOLDEN_PLAIN.read_bytes())
 
 
+# Promise: format/metadata.md#levels
 def test_a_log_that_never_has_a_broker_pays_nothing_for_them() -> None:
     header, *rest = frames_of(encode_checkpoint(state_without_brokers()))
     assert not OF_BROKERS & {kind for kind, _, _ in rest} and b"copies" not in header[2]
@@ -319,6 +322,7 @@ def test_objects_with_copies_are_read_beside_blocks_without() -> None:
     assert decode_checkpoint(encode_checkpoint(state), "x") == state
 
 
+# Promise: format/metadata.md#what-a-reader-refuses
 def test_a_damaged_byte_anywhere_is_an_error_that_names_file_and_frame() -> None:
     data = encode_checkpoint(full_state())
     for at in range(len(FIRST_LINE), len(data)):
@@ -329,6 +333,7 @@ def test_a_damaged_byte_anywhere_is_an_error_that_names_file_and_frame() -> None
                 read(damaged, "meta/ckpt/9")
 
 
+# Promise: format/metadata.md#what-a-reader-refuses
 def test_a_file_that_is_cut_anywhere_or_goes_on_is_an_error_that_names_it() -> None:
     data = encode_checkpoint(full_state())
     for length in range(len(data)):
@@ -361,6 +366,7 @@ def test_a_missing_frame_and_one_too_many_are_found(kind: str) -> None:
             decode_checkpoint(other, "x")
 
 
+# Promise: format/metadata.md#checkpoints
 def test_frames_are_not_above_the_limit_except_for_a_single_row() -> None:
     """Long rows and short ones, of one kind; rows are whole and in order."""
     rows = [["x" * (size * 1000), at] for at, size in enumerate([1, 900, 200, 1500, 1, 1, 3000, 40] * 3)]
@@ -455,6 +461,7 @@ def test_columns_that_are_no_columns_are_damaged() -> None:
         decode_checkpoint(checkpoint_of_frames(("header", [header]), ("object_columns", [[1]])), "x")
 
 
+# Promise: format/metadata.md#what-a-reader-refuses
 def test_a_kind_of_rows_that_is_not_known_asks_for_a_newer_pylog() -> None:
     """Nothing is passed over, since the state would lack it."""
     header = msgspec.json.decode(frames_of(encode_checkpoint(State()))[0][2])

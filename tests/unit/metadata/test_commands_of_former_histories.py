@@ -55,6 +55,7 @@ def pair() -> tuple[ReplicaHistory, ReplicaHistory, str]:
     return log, other, name
 
 
+# Promise: copies.md#restore-a-log-from-a-copy
 def test_a_copy_on_a_disk_of_the_lost_log_is_none_of_the_restored_one() -> None:
     """The broker has another directory there, with the same epoch."""
     log, other, name = pair()

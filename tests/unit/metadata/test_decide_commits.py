@@ -142,6 +142,7 @@ def test_a_batch_of_the_last_number_with_other_source_offsets_is_a_conflict(log:
         assert log.commit((topic, 0, 2), producer=producer, sequence=4, birth=-1, dense=False, source=source).repeated
 
 
+# Promise: spark-streams.md#a-checkpoint-that-is-behind-the-log
 def test_a_batch_with_the_same_source_offsets_is_a_repeat_whatever_its_rows_are(log: History) -> None:
     """Compaction and retention have removed some of the records that it read.  Where equal offsets may be of other
     records, in another plan, rows are compared.
@@ -180,6 +181,7 @@ def test_an_applications_older_version_is_skipped(log: History) -> None:
         again(5, 3)
 
 
+# Promise: tasks/backfill.md#a-large-table
 def test_a_version_that_was_planned_by_an_older_one_is_refused(log: History) -> None:
     """Another writer has committed since, or the application has expired.  A repeat of the last commit is a repeat."""
     topic = log.create()

@@ -199,6 +199,7 @@ def test_a_group_that_comes_back_is_above_its_former_generations(log: History, a
         log.do(lambda state, now: decide_set_generation(state, "g", Roster(3)))
 
 
+# Promise: clients.md#bookmarks
 def test_a_bookmark_is_kept_longer_than_a_group(log: History) -> None:
     """Otherwise a job that runs once a month would begin again."""
     topic = log.create()
@@ -238,6 +239,7 @@ def test_a_number_out_of_range_is_not_a_position(log: History, offset: int) -> N
             log.do(decide)
 
 
+# Promise: clients.md#consumer
 def test_a_note_is_as_long_as_kafkas_at_most(log: History) -> None:
     """With positions alone, and with those that go with records: nothing of the commit is in."""
     topic = log.create()

@@ -77,6 +77,7 @@ def test_each_rack_has_a_replica_before_any_has_two() -> None:
         assert len({racks.get(broker, "own") for broker in one}) == 3
 
 
+# Promise: replicas.md#replicas
 def test_factor_1_is_the_logs_own_root_and_has_no_rows() -> None:
     """The metadata is there, so another single root gains nothing; an assignment by hand can say otherwise."""
     log = ReplicaHistory(1, 2)
@@ -181,6 +182,7 @@ def test_asynchronous_replicas_do_not_count_for_the_minimum() -> None:
 # ---------------------------------------------------------------------------------------------------------------- commits
 
 
+# Promise: replicas.md#what-an-acknowledged-record-survives
 def test_a_commit_succeeds_with_enough_replicas_and_the_others_leave() -> None:
     log = ReplicaHistory(1, 2)
     log.topic(THREE, min_insync_replicas="2")
@@ -229,6 +231,7 @@ def test_the_highest_minimum_of_the_topics_in_a_group_counts() -> None:
         log.put((0, 1), ("t", 0), ("u", 0))
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 def test_a_copy_under_an_older_epoch_does_not_count() -> None:
     """Nobody has looked whether it is still there."""
     log = ReplicaHistory(1)

@@ -43,6 +43,7 @@ def test_creating_a_topic_again_under_its_id_is_no_change(log: History) -> None:
     assert log.state.version == 1
 
 
+# Promise: cli.md#pylog-topic-alter
 def test_partitions_can_only_be_added(log: History) -> None:
     """As in Kafka, partitions are never removed."""
     topic = log.create(partitions=2)

@@ -52,6 +52,7 @@ def test_an_idle_log_writes_one_fence_and_no_more(log: History) -> None:
     assert log.state.version <= version + 1
 
 
+# Promise: clients.md#transactions, spark-streams.md#exactly-once
 def test_a_producer_expires_only_below_the_fence_and_after_its_time(log: History) -> None:
     """Before that a retry of its last commit may be under way."""
     topic = log.create()

@@ -50,6 +50,7 @@ def test_old_copies_are_dropped_and_need_not_be_made() -> None:
     assert log.state.brokers[7].deletable == log.state.brokers[7].dropped
 
 
+# Promise: replicas.md#change-brokers
 def test_the_last_copy_is_not_dropped() -> None:
     """It is dropped when another broker that keeps it has one."""
     log = log_with()
@@ -63,6 +64,7 @@ def test_the_last_copy_is_not_dropped() -> None:
     assert log.brokers_of(name) == (0,)
 
 
+# Promise: replicas.md#change-brokers
 def test_a_copy_on_a_fenced_broker_may_be_lost() -> None:
     """So it is not a reason to drop the other one.  That is dropped when the broker is back."""
     log = log_with(1)

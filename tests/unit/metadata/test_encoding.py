@@ -96,6 +96,7 @@ def small_checkpoint() -> bytes:
     return encode_checkpoint(log.state)
 
 
+# Promise: format/metadata.md#what-a-reader-refuses
 @pytest.mark.parametrize(("data", "decode"), [(small_batch(), decode_batch), (small_checkpoint(), decode_checkpoint)])
 def test_a_damaged_byte_is_noticed_wherever_it_is(data: bytes, decode: object) -> None:
     """Every position, turned in one bit and in all; and every length that is too short or too long."""
@@ -117,6 +118,7 @@ def sealed_batch(*lines: dict[str, object]) -> bytes:
     return b"pylog-batch 1 %d %08x\n" % (len(body), crc32c(body)) + body
 
 
+# Promise: format/metadata.md#records
 @pytest.mark.parametrize(
     "line",
     [
@@ -132,6 +134,7 @@ def test_a_record_that_is_not_known_asks_for_a_newer_pylog(line: dict[str, objec
         decode_batch(sealed_batch({"id": "b", "time": 1}, line), "meta/log/1.rec")
 
 
+# Promise: format/metadata.md#what-a-reader-refuses
 def test_another_kind_of_file_and_a_newer_format_are_named_as_such() -> None:
     """The message has the value found."""
     with pytest.raises(CorruptObject, match="is not a record of a pylog metadata log"):

@@ -36,6 +36,7 @@ def test_every_record_leaves_its_defaults_out() -> None:
         assert kind.cls.__struct_config__.omit_defaults, kind.cls
 
 
+# Promise: format/metadata.md#levels
 def test_a_log_whose_records_name_no_level_is_at_level_1() -> None:
     """A log without records will be at the newest, because its first batch says so."""
     assert next_version(State(), 1).levels == {METADATA_VERSION: 1}
@@ -50,6 +51,7 @@ def test_the_first_records_of_a_new_log_raise_it_to_the_newest_level() -> None:
     assert bootstrap_records(State()) == (), "every log is at level 1"
 
 
+# Promise: format/metadata.md#levels
 @pytest.mark.parametrize(("name", "level"), [(METADATA_VERSION, TOMORROW), ("of.tomorrow", 1)])
 def test_a_record_of_an_unknown_level_is_refused_with_both_levels(name: str, level: int) -> None:
     data = encode_batch(raised(level, name))
@@ -66,6 +68,7 @@ def test_records_of_an_unknown_level_are_refused_with_both_levels() -> None:
         decode_batch(data, "meta/log/1.rec")
 
 
+# Promise: format/metadata.md#levels
 def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:
     """Also if it has fields that this pylog cannot read."""
     state = replay(State(), raised(TOMORROW))
@@ -78,6 +81,7 @@ def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:
         decode_checkpoint(data, "meta/ckpt/7")
 
 
+# Promise: format/metadata.md#levels
 def test_a_level_is_never_lowered() -> None:
     """By replaying, whatever the records say."""
     state = replay_records(State(), [r.FeatureLevelRecord(name="x", level=3), r.FeatureLevelRecord(name="x", level=2)])

@@ -40,6 +40,7 @@ def committed(log: History, topic: str) -> dict[int, int]:
     return {number: at.offset for (_, number), at in log.state.groups["g"].offsets.items()}
 
 
+# Promise: tasks/share-a-topic.md#share-a-topic-among-queries
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
 def test_each_partition_has_one_owner(of: int) -> None:
     """However many there are, also more members than partitions, and a partition that is added moves no other."""
@@ -48,6 +49,7 @@ def test_each_partition_has_one_owner(of: int) -> None:
         assert [share.number for share in shares if share.owns(partition)] == [partition % of]
 
 
+# Promise: tasks/share-a-topic.md#what-is-guaranteed
 def test_each_member_commits_the_positions_of_its_share(log: History) -> None:
     """One group has all positions; those of another share are refused, and of a generation that nobody has."""
     topic = log.create("t", 4)
@@ -62,6 +64,7 @@ def test_each_member_commits_the_positions_of_its_share(log: History) -> None:
     assert committed(log, topic) == {0: 3, 1: 5, 2: 4}
 
 
+# Promise: tasks/share-a-topic.md#change-the-number-of-queries
 def test_a_number_that_is_held_is_refused_and_so_is_another_count(log: History) -> None:
     """Until its query leaves, or its session is over; the others keep theirs."""
     join(log, "a", 0, 2)
@@ -77,6 +80,7 @@ def test_a_number_that_is_held_is_refused_and_so_is_another_count(log: History) 
     assert members(log) == [("d", "number 2 of 3")]
 
 
+# Promise: tasks/share-a-topic.md#when-a-query-ends
 def test_a_query_that_comes_back_has_its_number_and_what_is_left_of_it_is_fenced(log: History) -> None:
     """Its token is that of its checkpoint.  With another number of the same count, it leaves its old one."""
     topic = log.create("t", 4)
@@ -101,6 +105,7 @@ def test_each_member_has_its_own_session(log: History) -> None:
         join(log, "d", 1, 2)
 
 
+# Promise: tasks/share-a-topic.md#when-a-query-ends
 def test_whoever_takes_the_whole_group_waits_for_all_numbers(log: History) -> None:
     """A stream without a number, and a consumer; and a number waits for them.  An administrator removes all."""
     join(log, "a", 0, 2)
@@ -119,6 +124,7 @@ def test_whoever_takes_the_whole_group_waits_for_all_numbers(log: History) -> No
         log.do(gc.RenewSession(group="g", generation=generation))
 
 
+# Promise: tasks/share-a-topic.md#what-is-guaranteed
 def test_a_member_that_left_commits_no_more(log: History) -> None:
     """Also the one that had joined last, whose generation was the group's."""
     topic = log.create("t", 2)
@@ -138,6 +144,7 @@ def test_shares_outlive_a_checkpoint_and_a_wrong_clock(log: History) -> None:
     assert reset is not None and {(one.seen, one.session.since) for one in reset.groups["g"].shares} == {(1, 1)}
 
 
+# Promise: tasks/share-a-topic.md#share-a-topic-among-queries
 def test_invalid_shares_are_refused(log: History) -> None:
     """A number that is not below the count, a member without a session."""
     for number, of in (2, 2), (-1, 2), (0, 0), (0, 1001):

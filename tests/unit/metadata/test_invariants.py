@@ -251,6 +251,7 @@ def name_of(rule: Any) -> str:
     return str(rule.__name__)
 
 
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 @pytest.mark.parametrize("rule", BROKEN, ids=name_of)
 def test_a_broken_state_is_found_by_the_name_of_its_rule(rule: Any, state: State) -> None:
     found = list(check_state(BROKEN[rule](state)))

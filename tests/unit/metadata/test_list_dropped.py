@@ -45,6 +45,7 @@ def list_names(log: History, record: ListDroppedRecord) -> bool:
     return bool(log.do(received))
 
 
+# Promise: format/metadata.md#lists-of-dropped-objects
 def test_names_leave_the_state_for_a_list_until_the_fence_has_passed_its_version(log: History) -> None:
     topic = log.create()
     drop(log, topic, 3)

@@ -27,6 +27,7 @@ def row(name: str) -> str:
     return found
 
 
+# Promise: format/metadata.md#the-metadata-log-format-version-1
 def test_the_batch_on_the_page_is_what_is_written() -> None:
     """Byte for byte."""
     topic = CreateTopicRecord(topic_id="topic-id", name="orders", partitions=3)
@@ -34,6 +35,7 @@ def test_the_batch_on_the_page_is_what_is_written() -> None:
     assert f"```\n{encode_batch(batch).decode()}```" in PAGE
 
 
+# Promise: format/metadata.md#records
 @pytest.mark.parametrize("kind", get_args(AnyRecord), ids=lambda kind: kind.__name__)
 def test_every_record_is_on_the_page_with_its_fields(kind: Any) -> None:
     """A new one would be missed here."""
@@ -43,6 +45,7 @@ def test_every_record_is_on_the_page_with_its_fields(kind: Any) -> None:
     assert [field.name for field in structs.fields(kind) if f"`{field.name}`" not in line] == []
 
 
+# Promise: format/metadata.md#records
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -61,6 +64,7 @@ def test_lists_without_names_are_on_the_page_in_their_order(name: str, kind: Any
     assert ", ".join(f"`{field}`" for field in kind.__match_args__) in row(name)
 
 
+# Promise: format/metadata.md#checkpoints
 @pytest.mark.parametrize(("kind", "row_type"), [(name, kind.row) for name, kind in KINDS.items()])
 def test_every_kind_of_rows_is_on_the_page_with_its_fields(kind: str, row_type: Any) -> None:
     """In the order of the lists; `dropped` has a number for a value, `assignments` a list of numbers."""
@@ -88,6 +92,7 @@ def test_the_columns_of_entries_are_on_the_page() -> None:
     assert [field.name for field in entries if f"`{field.name}`" not in row("its `entries`")] == []
 
 
+# Promise: format/metadata.md#the-memory-of-upkeep
 @pytest.mark.parametrize(("kind", "schema"), upkeep_memory_file.COLUMNS.items())
 def test_the_memory_of_upkeep_is_on_the_page(kind: str, schema: pa.Schema) -> None:
     """All of its columns, and the fields of its header."""
@@ -103,6 +108,7 @@ def test_every_kind_of_removed_rows_is_on_the_page(kind: str) -> None:
     assert row(f"`{kind}`")
 
 
+# Promise: format/metadata.md#slice-indexes, storage.md#what-is-where
 def test_the_fields_of_a_checkpoint_and_the_columns_of_an_index_are_on_the_page() -> None:
     """All of them; those that are left out where they say nothing, too."""
     assert b'"version"' in state_json(State())

@@ -102,6 +102,7 @@ def test_a_text_without_a_rule_is_a_name() -> None:
     assert found == EXCEPTIONS
 
 
+# Promise: command-line.md#choose-the-output
 @pytest.mark.parametrize(("kind", "path"), plain_texts(), ids=lambda one: one if isinstance(one, str) else one.__name__)
 def test_a_new_name_with_control_characters_is_refused(kind: type[msgspec.Struct], path: str) -> None:
     """In each field of each record, and of each request to join a group."""

@@ -59,6 +59,7 @@ def inner_types(kind: inspect.Type) -> list[inspect.Type]:
             return []
 
 
+# Promise: security.md#what-a-token-protects
 @pytest.mark.parametrize("kind", [c.AnyCommand, AnyRecord, *RECEIVED], ids=lambda kind: str(kind)[-40:])
 def test_every_number_has_bounds(kind: Any) -> None:
     """Numbers have 64 bits at most, as in the columns of a checkpoint.  Strings and bytes have bounds, too, but for
@@ -111,6 +112,7 @@ def state() -> State:
     return replay_records(first, created(first, 0).records)
 
 
+# Promise: security.md#what-a-token-protects
 @pytest.mark.parametrize("value", [BIG, -BIG - 1, BIG - 1, 2**43, 2**31, 2**31 - 1, -1])
 @pytest.mark.parametrize(
     "field", [name for name in (*Run._fields, *Piece.__struct_fields__) if name not in OTHER_NAMES]

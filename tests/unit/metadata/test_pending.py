@@ -58,6 +58,7 @@ def log() -> PendingHistory:
     return log
 
 
+# Promise: format/metadata.md#pending-commits
 def test_readers_see_a_record_when_all_in_sync_replicas_have_it(log: PendingHistory) -> None:
     """Its offset is given away before, and the replica that lacks it stays in the ISR."""
     committed = log.leader_only()
@@ -77,6 +78,7 @@ def test_a_record_that_all_in_sync_replicas_have_is_visible_immediately(log: Pen
     assert log.ends() == (2, 2) and deficit(log.state, log.number(), 1).objects == 1
 
 
+# Promise: format/metadata.md#pending-commits, replicas.md#wait-for-the-leader-only
 def test_commits_become_visible_in_the_order_of_offsets(log: PendingHistory) -> None:
     """A later one that all replicas have waits for an earlier one, with acks=all too."""
     log.leader_only()
@@ -91,6 +93,7 @@ def test_commits_become_visible_in_the_order_of_offsets(log: PendingHistory) -> 
     assert not log.commit_record(later).pending, "its repeat is answered: it is acknowledged"
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_commit_is_visible_as_a_whole(log: PendingHistory) -> None:
     """Also with a partition of another group, and one that has no replicas."""
     log.topic((1, 2), name="u")
@@ -151,6 +154,7 @@ def test_a_tenant_records_no_copies_of_others(log: PendingHistory) -> None:
             check_allowed(tenant, command, log.state)
 
 
+# Promise: format/metadata.md#pending-commits, replicas.md#wait-for-the-leader-only
 def test_an_isr_below_the_minimum_shows_nothing_new(log: PendingHistory) -> None:
     """As in Kafka (KIP-966): such a record would be lost with one root.  A lower minimum shows it."""
     log.topic(TWO, name="s", min_insync_replicas="2")
@@ -192,6 +196,7 @@ def test_a_new_leader_does_not_show_what_it_lacks(log: PendingHistory) -> None:
     assert log.ends(("u", 0)) == (1, 2)
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_replica_that_is_late_leaves_the_isr(log: PendingHistory) -> None:
     """By `replica.lag.time.max.ms` of who copies; never the last member, and not for what nobody could copy."""
     log.leader_only()
@@ -306,6 +311,7 @@ def test_a_log_without_pending_commits_decides_as_before(log: PendingHistory) ->
     assert decision.records == (commit,) and not decision.reply.pending
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_acks_all_is_refused_behind_what_no_active_broker_has(log: PendingHistory) -> None:
     """Nothing is written: it would hold up its other partitions, and would be in the log when its writer gives up."""
     log.topic((1, 2), (1, 2), name="u")
@@ -352,6 +358,7 @@ def test_the_end_of_a_long_queue_takes_as_long_as_its_commits() -> None:
     assert twice < 2.2 * calls
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_partition_with_too_many_pending_commits_takes_no_more(
     log: PendingHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +392,7 @@ def lost_record(log: PendingHistory, held: tuple[int, ...], topic: str = "u") ->
     )
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_a_lost_commit_leaves_holes_and_holds_up_nobody(log: PendingHistory) -> None:
     """Its repeat gets an error; later records stay; nothing of its object is left."""
     log.topic((1, 2), name="u")
@@ -446,6 +454,7 @@ def test_a_hole_on_new_replicas_moves_back_with_its_partition(log: PendingHistor
     assert log.state.reassignments["u", 0].left == (new,)
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_partitions_with_other_objects_lose_nothing(log: PendingHistory) -> None:
     """A producer with acks=1 writes to several partitions in one commit: an active broker has those of "t"."""
     log.topic((1, 2), name="u")
@@ -492,6 +501,7 @@ def test_a_commit_that_is_lost_after_its_topic_was_deleted_is_not_remembered(log
     assert "u" not in log.state.topics and not log.state.lost
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 def test_what_an_active_broker_has_is_not_lost(log: PendingHistory) -> None:
     log.topic((1, 2), name="u")
     log.leader_only(("u", 0), held=(1,))
@@ -506,6 +516,7 @@ def test_what_an_active_broker_has_is_not_lost(log: PendingHistory) -> None:
     assert log.ends(("u", 0)) == (1, 1)
 
 
+# Promise: replicas.md#wait-for-the-leader-only
 @pytest.mark.parametrize(("sequence", "dense"), [(0, True), (5, False)])
 def test_a_commit_with_acks_all_is_not_given_up_for_brokers_that_are_away(
     log: PendingHistory, sequence: int, dense: bool

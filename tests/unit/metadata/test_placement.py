@@ -45,6 +45,7 @@ def test_leaders_are_even_and_never_fenced() -> None:
         assert max(counts) - min(counts) <= 1
 
 
+# Promise: replicas.md#change-brokers
 def test_each_rack_is_used_before_any_is_used_again() -> None:
     """A rack has two replicas more than another only if the other has no active broker left."""
     for brokers, factor, _ in clusters():
@@ -56,6 +57,7 @@ def test_each_rack_is_used_before_any_is_used_again() -> None:
             assert all(used[rack] >= min(full - 1, size) for rack, size in sizes.items()), (brokers, one)
 
 
+# Promise: replicas.md#change-brokers
 def test_fenced_brokers_are_used_only_if_there_are_too_few_others() -> None:
     for brokers, factor, _ in clusters():
         active = names([one for one in brokers if not one.fenced])
@@ -102,6 +104,7 @@ def test_a_spread_over_the_same_brokers_changes_nothing() -> None:
         assert spread(lists, brokers, factor, shift) == lists
 
 
+# Promise: replicas.md#move-partitions
 def test_a_spread_has_the_invariants_of_a_placement() -> None:
     """From any lists: of other brokers, of another factor."""
     for brokers, factor, chance in clusters():
@@ -111,6 +114,7 @@ def test_a_spread_has_the_invariants_of_a_placement() -> None:
         assert Counter(found) == Counter(place(brokers, factor, range(shift, shift + len(before))))
 
 
+# Promise: replicas.md#move-partitions
 def test_a_spread_moves_little() -> None:
     """A fourth broker gets its share, and one partition in four stays as it is."""
     three, four = [Usable(broker) for broker in range(3)], [Usable(broker) for broker in range(4)]
@@ -122,6 +126,7 @@ def test_a_spread_moves_little() -> None:
     assert all(one <= {3} for one in new), "no replica moves between the old brokers"
 
 
+# Promise: replicas.md#move-partitions
 def test_a_broker_that_goes_is_replaced_where_it_was() -> None:
     """In its place in the list, within its rack if the others have replicas already; other lists stay."""
     brokers = [Usable(0), Usable(1, "a"), Usable(2, "a"), Usable(3, "b"), Usable(4, "b")]

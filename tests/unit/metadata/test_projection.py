@@ -43,6 +43,7 @@ names = st.lists(st.sampled_from(["t0", "t1", "t2", "t3"]), unique=True)
 group_names = st.lists(st.sampled_from(["g", "h"]), unique=True)
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 @given(commands, names, group_names, st.data())
 def test_a_delta_leads_from_one_projection_to_another(
     command: list[tuple[str, int, int]], topics: list[str], groups: list[str], data: st.DataObject
@@ -57,6 +58,7 @@ def test_a_delta_leads_from_one_projection_to_another(
         assert apply(state, sent(log.states[number], held_of(state, head(number)))) is state
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 @given(commands, names, group_names)
 def test_a_projection_agrees_with_the_whole_state(
     command: list[tuple[str, int, int]], topics: list[str], groups: list[str]
@@ -104,6 +106,7 @@ def test_more_topics_can_be_asked_for(
     assert apply(state, sent(whole, held_of(state, head(state.version)))) == project(whole, [*topics, *others], groups)
 
 
+# Promise: service.md#what-a-client-keeps-in-memory
 def test_a_topic_that_was_not_asked_for_is_not_said_to_be_missing(log: History) -> None:
     """Nor is a group; and nothing can be said about all of them."""
     log.create("t")

@@ -23,6 +23,7 @@ def test_a_broker_is_put_in_another_rack() -> None:
     assert log.state.brokers[1] == before._replace(rack="b")
 
 
+# Promise: replicas.md#change-brokers
 def test_broker_0_has_a_row_only_while_it_has_a_rack() -> None:
     log = ReplicaHistory(1)
     assert not log.command(AlterBroker(broker=0, rack=""))
@@ -34,6 +35,7 @@ def test_broker_0_has_a_row_only_while_it_has_a_rack() -> None:
     assert racks(log) == {0: "", 1: ""} and 0 not in log.state.brokers
 
 
+# Promise: replicas.md#move-partitions
 def test_a_drained_broker_gets_no_replicas() -> None:
     """Until that is taken back.  Its rack stays, and broker 0 cannot be drained."""
     log = ReplicaHistory(1, 2)
@@ -48,6 +50,7 @@ def test_a_drained_broker_gets_no_replicas() -> None:
         log.command(AlterBroker(broker=0, drained=True))
 
 
+# Promise: replicas.md#move-partitions
 def test_a_drained_broker_whose_disk_is_replaced_stays_drained() -> None:
     log = ReplicaHistory(1, 2)
     log.command(AlterBroker(broker=1, drained=True))

@@ -113,6 +113,7 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
             log.write(r.RestoreRecord(history=f"h{len(log.batches)}", version=log.state.version))
 
 
+# Promise: format/metadata.md#checkpoints
 @given(commands, st.data())
 def test_a_checkpoint_and_what_follows_it_give_the_same_state_as_all_records(
     given_commands: list[tuple[str, int, int]], data: st.DataObject

@@ -44,6 +44,7 @@ def test_a_miss_is_counted_and_forgotten_after_an_hour() -> None:
     assert misses == [1, 2, 1]
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 def test_who_joined_after_an_upload_began_is_not_to_blame() -> None:
     """Its writer did not know that it had to put there: the replica joins again, without a miss."""
     log = ReplicaHistory(1)
@@ -71,6 +72,7 @@ def test_an_excused_miss_does_not_excuse_the_next() -> None:
     assert roles(log)[1] == (1, "out") and log.group().members[1].misses == 2
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 def test_a_joining_replica_that_misses_is_out() -> None:
     """And an ISR that has everything is not touched."""
     log = ReplicaHistory(1, 2)
@@ -82,6 +84,7 @@ def test_a_joining_replica_that_misses_is_out() -> None:
     assert roles(log)[2] == (2, "out") and log.isr() == TWO
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 def test_a_commit_that_no_in_sync_replica_has_is_void() -> None:
     """Leftovers may be replayed before a listing confirms them; so does one for a group that does not exist."""
     log = ReplicaHistory(1, 2)
@@ -182,6 +185,7 @@ def test_a_replica_that_lost_a_copy_leaves_unless_it_is_the_last() -> None:
     assert log.group().leader == 0
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 def test_of_replicas_that_all_lack_something_the_one_that_lacks_least_stays() -> None:
     """Not both: a commit that both have would count as two replicas, and neither has all that was acknowledged."""
     log = ReplicaHistory(1)
@@ -206,6 +210,7 @@ def test_a_fenced_broker_leaves_and_the_next_in_order_leads() -> None:
     assert log.isr() == (1, 2, 0) and log.group().leader == 2, "the leader stays; the preferred one is elected by hand"
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 def test_the_last_member_stays_and_returns_to_lead() -> None:
     """It has all that was acknowledged, and the others may not."""
     log = ReplicaHistory(1, 2)
@@ -217,6 +222,7 @@ def test_the_last_member_stays_and_returns_to_lead() -> None:
     assert log.isr() == (1,) and log.group().leader == 1
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 def test_another_replica_that_lacks_nothing_takes_the_place_of_the_last_member() -> None:
     """Whether it was joining or out."""
     log = ReplicaHistory(1, 2)
@@ -270,6 +276,7 @@ def test_a_broker_that_returned_in_vain_does_not_take_a_leadership() -> None:
     assert log.isr() == (2,) and log.group().leader == 2 and log.brokers_of(two) == ()
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 def test_another_directory_has_no_copies() -> None:
     """Its broker is out where it lacks something, and in sync where there is nothing."""
     log = ReplicaHistory(1, 2)

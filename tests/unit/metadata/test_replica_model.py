@@ -250,6 +250,7 @@ def lived(given_actions: Iterable[tuple[str, int, int]]) -> Life:
     return log
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 @given(actions)
 def test_the_state_agrees_with_a_model_that_keeps_the_brokers_of_each_object(
     given_actions: list[tuple[str, int, int]],
@@ -262,6 +263,7 @@ def in_columns(state: State) -> State:
     return replace(state, partitions=fold(state.partitions, PartitionBlock), objects=fold(state.objects, ObjectBlock))
 
 
+# Promise: format/metadata.md#brokers-and-placement-groups
 @given(actions, st.data())
 def test_a_checkpoint_and_what_follows_give_the_same_state_as_all_records(
     given_actions: list[tuple[str, int, int]], data: st.DataObject

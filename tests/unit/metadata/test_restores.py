@@ -46,6 +46,7 @@ def begin(log: History, history: str, version: int) -> None:
     log.do(BeginHistory(history=history, version=version))
 
 
+# Promise: format/metadata.md#restores
 def test_records_are_the_same_up_to_the_end_of_each_copy_since(log: History) -> None:
     """In partitions and topics that came later, nothing is."""
     topic = log.create(partitions=2)
@@ -84,6 +85,7 @@ def test_only_the_last_restores_are_known() -> None:
     assert len(restores_after(state, "2") or ()) == KEPT - 1
 
 
+# Promise: format/metadata.md#restores
 def test_restores_are_in_records_checkpoints_and_projections(log: History) -> None:
     topic, other = log.create(), log.create("u")
     log.commit((topic, 0, 5), (other, 0, 2))

@@ -87,6 +87,7 @@ def test_who_is_no_member_does_not_take_or_move_a_shared_group(log: Led) -> None
         assert caught.value.owner == "a"
 
 
+# Promise: service.md#groups
 def test_a_group_that_a_stream_keeps_is_not_moved_from_outside(log: Led) -> None:
     """As long as its session lasts: positions without a generation are an administrator's, a bookmark's, a
     transaction's.

@@ -25,6 +25,7 @@ def slices(first: int, rows: list[int]) -> list[Slice]:
 rows = st.lists(st.integers(1, 5), min_size=1, max_size=30)
 
 
+# Promise: format/metadata.md#slice-indexes
 @given(st.lists(st.tuples(st.integers(0, 2**50), rows), min_size=1, max_size=4))
 def test_slices_survive_an_index(given_parts: list[tuple[int, list[int]]]) -> None:
     """Of any number of partitions, each at the offsets that it has; the piece says what it covers."""

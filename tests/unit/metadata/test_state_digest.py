@@ -75,6 +75,7 @@ def test_each_part_of_a_state_counts() -> None:
     assert len({state_digest(State(partitions=LayeredMap({("t", 0): part}))) for part in parts}) == len(parts)
 
 
+# Promise: quorum.md#when-the-states-of-nodes-differ
 def test_digests_of_one_form_stay_the_same() -> None:
     """Nodes of two releases compare them: raise `DIGEST_FORM` with each change of what is hashed."""
     assert (DIGEST_FORM, state_digest(State())) == (6, "74f4ddc6fc4db844f4cc3c6451ac8561")

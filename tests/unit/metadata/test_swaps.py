@@ -36,6 +36,7 @@ def test_rewrites_keep_the_counts_of_objects_equal_to_a_recount() -> None:
         assert log.slices(key)[-1].end == log.state.partitions[key].end
 
 
+# Promise: measurements.md#the-same-where-pylog-maintain-runs
 def test_ten_thousand_appends_leave_few_pieces() -> None:
     """Sealed every 50 appends, a piece folds into the next one while it is at most twice as large: about log n are
     left.

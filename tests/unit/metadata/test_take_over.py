@@ -39,6 +39,7 @@ def test_embedded_commits_after_a_take_over_are_void() -> None:
     assert names(topic("before"), take(1), topic("after"), topic("led", epoch=1)) == ["before", "led"]
 
 
+# Promise: service.md#leadership
 def test_of_two_coordinators_the_higher_epoch_wins() -> None:
     """Writes of the previous one after its replacement are void."""
     assert names(take(1), topic("a", epoch=1), take(2), topic("b", epoch=1), topic("c", epoch=2)) == ["a", "c"]

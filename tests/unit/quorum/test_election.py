@@ -29,6 +29,7 @@ def answer(messages: list[object]) -> VoteResponse:
     return message
 
 
+# Promise: raft.md#write-the-loop
 def test_a_vote_is_durable_before_it_is_said() -> None:
     """Otherwise a replica that crashes could vote twice in an epoch."""
     machine = replica()
@@ -135,6 +136,7 @@ def test_a_slow_disk_is_not_a_silent_leader() -> None:
     assert machine.role == "follower"
 
 
+# Promise: raft.md#times
 def test_a_lost_quorum_ends_the_epoch() -> None:
     """The second cause: the leader resigns, and says so."""
     machine = leader()
@@ -165,6 +167,7 @@ def test_a_replica_that_knows_no_voters_votes_and_does_not_stand() -> None:
     assert answers == [granted(TWO, ONE, 2)]
 
 
+# Promise: raft.md#stop-a-node
 def test_a_refused_connection_begins_an_election() -> None:
     """Nobody listens at the leader's address: its process is gone."""
     machine = replica()
@@ -175,6 +178,7 @@ def test_a_refused_connection_begins_an_election() -> None:
     assert machine.role == "prospective"
 
 
+# Promise: raft.md#differences-from-kafka
 def test_a_leader_that_restarts_does_not_lead_its_epoch_again() -> None:
     """It may have lost entries that it had announced.  It does not follow itself either."""
     machine = replica(ONE, 1, epoch=1, voted=ONE)
@@ -204,6 +208,7 @@ def test_two_leaders_in_an_epoch_are_a_broken_invariant() -> None:
         machine.step(begin(THREE, ONE, 1), 0)
 
 
+# Promise: raft.md#append-entries, raft.md#times
 def test_every_input_handles_the_timers_first() -> None:
     """A leader that was stopped for long does not take in what waited for it."""
     machine = leader()

@@ -49,6 +49,7 @@ def committed(machine: object, now_ms: int = LATER_MS) -> list[int]:
     return [entry.offset for ready in work(machine, now_ms) for entry in ready.committed]  # type: ignore[arg-type]
 
 
+# Promise: quorum.md#operate-a-quorum, raft.md#differences-from-kafka
 def test_the_leader_counts_itself_when_its_disk_has_reported() -> None:
     """Kafka's leader counts what it has appended."""
     machine = leader()
@@ -61,6 +62,7 @@ def test_the_leader_counts_itself_when_its_disk_has_reported() -> None:
     assert machine.high_watermark == 3 and committed(machine) == [2]
 
 
+# Promise: quorum.md#choose-the-number-of-nodes
 def test_the_leader_need_not_be_among_the_majority() -> None:
     """Two followers have the entry: it is committed, however slow the leader's disk is."""
     machine = leader()
@@ -80,6 +82,7 @@ def test_entries_of_earlier_epochs_are_committed_with_one_of_the_present() -> No
     assert machine.high_watermark == 3
 
 
+# Promise: raft.md#write-the-loop
 def test_a_follower_fetches_again_when_its_disk_has_reported() -> None:
     """The fetch is the acknowledgement."""
     machine = replica()
@@ -94,6 +97,7 @@ def test_a_follower_fetches_again_when_its_disk_has_reported() -> None:
     assert isinstance(second, FetchRequest) and second.end == Position(1, 2) and second.high_watermark == 1
 
 
+# Promise: raft.md#write-the-loop
 def test_a_late_or_doubled_answer_is_ignored() -> None:
     """It is to another end of the log."""
     machine = replica()
@@ -195,6 +199,7 @@ def test_a_fetch_that_has_no_answer_is_repeated() -> None:
     assert sent(machine) == [first]
 
 
+# Promise: raft.md#stop-a-node
 def test_a_hand_over_waits_until_everything_is_committed() -> None:
     """And then names the voters by what they have."""
     machine = leader()
@@ -208,6 +213,7 @@ def test_a_hand_over_waits_until_everything_is_committed() -> None:
     assert machine.role == "unattached"
 
 
+# Promise: raft.md#tools-of-operators
 def test_a_hand_over_to_one_voter_waits_for_its_disk() -> None:
     """It is named first, though another voter has as much."""
     machine = leader()
@@ -246,6 +252,7 @@ def test_a_hand_over_does_not_wait_for_ever() -> None:
     assert alone.is_leader and not alone.hand_over(0)
 
 
+# Promise: raft.md#read
 def test_a_read_is_confirmed_by_a_majority_that_fetches_again() -> None:
     """Not by the fetches from before."""
     machine = leader()
@@ -258,6 +265,7 @@ def test_a_read_is_confirmed_by_a_majority_that_fetches_again() -> None:
     assert machine.ready().confirmed == (1,)
 
 
+# Promise: raft.md#make-snapshots
 def test_a_snapshot_is_fetched_in_chunks() -> None:
     """A chunk that is not the next one is ignored; the log begins behind the whole."""
     machine = replica(ONE, 1)
@@ -454,6 +462,7 @@ def snapshot_while_one_is_fetched(config: Config, now_ms: int) -> Kept:
     return machine.snapshotted(3, 3, now_ms)
 
 
+# Promise: quorum.md#when-a-node-is-lost, raft.md#make-snapshots
 def test_what_is_kept_for_a_slow_follower_has_limits() -> None:
     """Bytes of entries, and a time without a question."""
     assert snapshot_while_one_is_fetched(Config(keep_bytes=10), LATER_MS) == Kept(2, FIRST)

@@ -49,6 +49,7 @@ def _replay_block(scenario: Scenario, block: str) -> str:
     return "\n".join([head, "----", *(shown or ["ok"])]) + "\n"
 
 
+# Promise: raft.md#append-entries, raft.md#make-snapshots, raft.md#stop-a-node, raft.md#write-the-disk
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_scenario_gives_its_transcript(file: Path) -> None:
     written = file.read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from spark_log.quorum_node.node_config import SLOW_DISK_MS, SNAPSHOT_BYTES, TIME
 PAGE = Path(__file__).parents[3] / "docs" / "raft.md"
 
 
+# Promise: raft.md#times
 def test_the_times_on_the_page_are_those_of_the_config() -> None:
     config, text = Config(), " ".join(PAGE.read_text(encoding="utf-8").split())
     timeout, election = config.fetch_timeout_ms / 1000, config.election_timeout_ms / 1000
@@ -23,6 +24,7 @@ def test_the_times_on_the_page_are_those_of_the_config() -> None:
     assert config.retry_ms > config.fetch_wait_ms
 
 
+# Promise: raft.md#run-nodes
 def test_the_limits_of_a_node_on_the_page_are_those_of_the_code() -> None:
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert f"An entry has {ENTRY_BYTES_MAX:,} bytes at most" in text

@@ -52,6 +52,7 @@ def test_every_write_comes_back_from_any_files(found: list[Unit], draws: st.Data
     assert content.end == sum(map(len, units[cut:]))
 
 
+# Promise: raft.md#write-the-disk
 @given(writes(), st.data())
 def test_a_last_unit_that_is_not_whole_is_cut(found: list[Unit], draws: st.DataObject) -> None:
     """However short it is, and if there are zeros in its place."""
@@ -63,6 +64,7 @@ def test_a_last_unit_that_is_not_whole_is_cut(found: list[Unit], draws: st.DataO
     assert list(content.entries) == folded(found[:-1]) and content.end == len(before)
 
 
+# Promise: raft.md#write-the-disk
 @given(writes(), st.data())
 def test_a_changed_byte_is_found(found: list[Unit], draws: st.DataObject) -> None:
     """With its position.  Only a larger length of the last unit looks like a write that was not finished."""

@@ -47,6 +47,7 @@ def serving() -> Machine:
     return machine
 
 
+# Promise: raft.md#change-the-voters
 def test_a_replica_that_fetches_and_has_everything_is_added() -> None:
     """The new set is in force immediately, and counts for its own entry."""
     machine = serving()
@@ -59,6 +60,7 @@ def test_a_replica_that_fetches_and_has_everything_is_added() -> None:
     assert machine.high_watermark == 3
 
 
+# Promise: quorum.md#replace-a-disk-or-a-machine, raft.md#change-the-voters
 def test_one_that_lacks_entries_is_not_added() -> None:
     """Nor one that does not fetch, or no longer."""
     machine = leader()
@@ -72,6 +74,7 @@ def test_one_that_lacks_entries_is_not_added() -> None:
     assert machine.add_voter(FOUR, later) is VoterChange.REQUEST_TIMED_OUT
 
 
+# Promise: quorum.md#replace-a-disk-or-a-machine, raft.md#change-the-voters
 def test_a_second_change_waits_for_the_first() -> None:
     machine = serving()
     assert machine.add_voter(FOUR, LATER_MS) is VoterChange.NONE
@@ -83,6 +86,7 @@ def test_a_second_change_waits_for_the_first() -> None:
     assert machine.voters == (ONE, TWO, FOUR)
 
 
+# Promise: raft.md#change-the-voters
 def test_a_new_leader_first_commits_an_entry_of_its_epoch() -> None:
     """Otherwise two sets of voters without a common majority may be in force (Raft, single-server changes)."""
     machine = leader(1, epoch=1)
@@ -91,6 +95,7 @@ def test_a_new_leader_first_commits_an_entry_of_its_epoch() -> None:
     assert machine.remove_voter(THREE, LATER_MS) is VoterChange.NONE
 
 
+# Promise: quorum.md#when-a-majority-is-lost, raft.md#change-the-voters
 def test_a_change_that_leaves_no_majority_that_fetches_is_refused() -> None:
     """Node 2 was not heard of: without node 3 the leader would lose its quorum."""
     machine = leader()
@@ -118,6 +123,7 @@ def test_a_voter_whose_removal_is_not_committed_stands_for_election() -> None:
     assert machine.role == "unattached"
 
 
+# Promise: raft.md#change-the-voters
 def test_what_cannot_be_changed() -> None:
     machine = serving()
     assert machine.add_voter(ReplicaKey(3, "b"), LATER_MS) is VoterChange.DUPLICATE_VOTER
@@ -128,6 +134,7 @@ def test_what_cannot_be_changed() -> None:
     assert replica(TWO).remove_voter(THREE, 0) is VoterChange.NOT_LEADER_OR_FOLLOWER
 
 
+# Promise: raft.md#write-the-disk
 def test_a_new_disk_does_not_answer_for_the_old_one() -> None:
     """Messages for another directory id are ignored."""
     machine = replica(ReplicaKey(3, "b"))
@@ -147,6 +154,7 @@ def test_a_replica_that_is_not_a_voter_asks_for_the_leader_and_stands_for_no_ele
     assert machine.leader == ONE
 
 
+# Promise: raft.md#change-the-voters
 @pytest.mark.parametrize("voters", [(), (THREE,), (ONE, THREE)], ids=["none", "its former disk", "one that is gone"])
 def test_a_replica_that_is_not_a_voter_asks_every_node_that_it_meets(voters: Voters) -> None:
     """A new disk knows no voters, and those in a log that is not complete may all be gone.  So it also finds the next

@@ -55,6 +55,7 @@ class Noting(LocalFiles):
         return super().read(name, start, length)
 
 
+# Promise: storage-failures.md#when-a-sync-to-the-disk-fails
 def test_a_directory_is_read_from_the_disk(path: str) -> None:
     """Not from the cache, in which a process whose fsync failed has left what the disk lacks."""
     format_directory(path, META, VOTERS)
@@ -69,6 +70,7 @@ def test_a_directory_is_read_from_the_disk(path: str) -> None:
     assert made[0].done[:2] == ["forget", "read"] and made[0].done.count("forget") == 1
 
 
+# Promise: cli.md#pylog-quorum-init
 def test_a_directory_is_formatted_once(path: str) -> None:
     """Formatting it again would forget votes and entries."""
     format_directory(path, META, VOTERS)
@@ -93,6 +95,7 @@ def test_a_directory_with_other_files_is_not_formatted(path: str) -> None:
         format_directory(path, META, VOTERS)
 
 
+# Promise: raft.md#the-data-directory
 def test_a_directory_of_another_cluster_or_node_is_refused(path: str) -> None:
     """Its content would be wrong here, and its vote is not this node's."""
     format_directory(path, META, VOTERS)
@@ -102,6 +105,7 @@ def test_a_directory_of_another_cluster_or_node_is_refused(path: str) -> None:
         open_directory(path, cluster_id="c1", node_id=2)
 
 
+# Promise: quorum.md#drills, raft.md#the-data-directory
 def test_two_processes_do_not_use_one_directory(path: str) -> None:
     """The second one is refused, with the process that uses it."""
     format_directory(path, META, VOTERS)
@@ -126,6 +130,7 @@ def test_damage_of_the_identity_is_refused(path: str) -> None:
         open_directory(path, cluster_id="c1", node_id=1)
 
 
+# Promise: quorum.md#set-up-three-nodes
 @pytest.mark.parametrize(
     ("meta", "voters", "message"),
     [
@@ -154,6 +159,7 @@ def test_the_names_of_all_new_directories_become_durable(tmp_path: Path) -> None
     assert parents_to_sync("/") == ["/"]
 
 
+# Promise: quorum.md#set-up-three-nodes
 def test_voters_are_parsed() -> None:
     assert parse_voters("2@b,1@a") == (ReplicaKey(1, "a"), ReplicaKey(2, "b"))
     for text in ("", "1", "x@a", "1@", "1@a,1@b", "2147483648@a", "9" * 5000 + "@a", "1@a,2@DIR2"):
@@ -177,6 +183,7 @@ def test_directories_with_names_of_the_nodes_files_are_passed_over(path: str) ->
     assert (Path(path) / unfinished / "sub").exists()
 
 
+# Promise: quorum.md#stop-restart-and-update-nodes, raft.md#the-data-directory
 def test_a_directory_of_a_newer_pylog_is_refused(path: str) -> None:
     format_directory(path, META, VOTERS)
     meta = Path(path) / "meta.properties"

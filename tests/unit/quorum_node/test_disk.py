@@ -151,6 +151,7 @@ class Replica:
         self.write(reset_to=snapshot, high_watermark=offset)
 
 
+# Promise: quorum.md#when-records-are-erased, raft.md#the-data-directory
 @pytest.mark.parametrize("seed", range(4))
 def test_a_crash_after_any_operation_loses_nothing_that_was_reported(seed: int) -> None:
     """And of the write that was under way there are whole parts, in their order.  A second crash, a power cut after the
@@ -303,6 +304,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
+# Promise: raft.md#the-data-directory
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -382,6 +384,7 @@ def test_a_file_that_was_deleted_is_noticed(written: Written) -> None:
         written.disk.write(persist(8))
 
 
+# Promise: quorum.md#when-a-node-is-lost
 def test_an_older_snapshot_that_is_fetched_stays_until_the_next_one(written: Written) -> None:
     """With the log behind it.  A node that starts again begins with the newest one."""
     disk, older = written.disk, Position(1, 1)

@@ -35,6 +35,7 @@ def test_a_node_introduces_itself() -> None:
     assert [level_of(headers) for headers in (reply_headers(replace(TWO, level=4), ()), {}, {LEVEL: "x"})] == [4, 0, 0]
 
 
+# Promise: raft.md#between-nodes
 @pytest.mark.parametrize(
     ("headers", "error", "message"),
     [

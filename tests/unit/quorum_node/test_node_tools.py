@@ -64,6 +64,7 @@ LEADS = NodeStatus(
 )
 
 
+# Promise: cli.md#pylog-quorum-add-voter, cli.md#pylog-quorum-remove-voter, raft.md#tools-of-operators
 @pytest.mark.parametrize(
     ("change", "key", "status", "reason"),
     [
@@ -124,6 +125,7 @@ def test_of_a_nodes_directories_the_one_that_fetches_is_added() -> None:
         replica_to_add(LEADS, "4")
 
 
+# Promise: quorum.md#watch-it, raft.md#tools-of-operators
 def test_metrics_have_the_leader_the_lag_and_the_disk() -> None:
     lines = metrics_text(LEADS).splitlines()
     expected = {
@@ -151,6 +153,7 @@ def test_the_newest_leader_counts() -> None:
         leader_among(answers)
 
 
+# Promise: raft.md#between-nodes
 def test_two_quorums_of_one_cluster_id_are_told_apart() -> None:
     """Nodes that were formatted with `--standalone` each.  One that joins, or is behind, is not refused."""
     check_quorum((ONE, TWO), (TWO, THREE))
@@ -159,6 +162,7 @@ def test_two_quorums_of_one_cluster_id_are_told_apart() -> None:
         check_quorum((ONE,), (TWO,))
 
 
+# Promise: quorum.md#set-up-three-nodes
 def test_a_voter_that_runs_with_another_directory_is_a_problem() -> None:
     """A typing error in `--initial-voters`, or a new disk whose voter was not changed."""
     found = voter_problems((TWO, THREE), {2: None, 4: None}, {2: "other", 4: "d4"})
@@ -167,6 +171,7 @@ def test_a_voter_that_runs_with_another_directory_is_a_problem() -> None:
     assert voter_problems((TWO,), {2: None}, {2: "d2"}) == {2: None}
 
 
+# Promise: quorum.md#stop-restart-and-update-nodes
 def test_a_level_that_a_node_does_not_understand_is_refused() -> None:
     """Also while a voter is away: it may run an older pylog."""
     levels = {one.id: 4 for one in LEADS.voters}
@@ -198,6 +203,7 @@ def test_only_commands_that_raise_the_level_are_refused() -> None:
     assert not again[0].done
 
 
+# Promise: quorum.md#watch-it
 def test_clients_get_the_replicas_as_kafka_names_them() -> None:
     """The leader is a voter that has everything; -1 for a time that is not known."""
     found = quorum_reply(replace(LEADS, addresses={1: "one:9551"}), now_ms=10_000)

@@ -50,6 +50,7 @@ def said(answers: Answers) -> dict[str, tuple[bool, str]]:
     return {check: (healthy, says) for check, healthy, says in quorum_findings(answers)}
 
 
+# Promise: quorum.md#watch-it
 def test_a_quorum_says_how_many_nodes_may_fail() -> None:
     """All are well; one is away; two are, and the leader has not noticed yet; none leads."""
     found = said({"a:1": LEADS})
@@ -68,6 +69,7 @@ def test_a_quorum_says_how_many_nodes_may_fail() -> None:
     }
 
 
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_a_quorum_whose_log_nobody_leads_is_not_healthy() -> None:
     """The nodes have elected a leader, and its application cannot lead, such as beside another log."""
     assert "log" not in said({"a:1": LEADS})
@@ -87,6 +89,7 @@ def test_a_node_without_a_vote_is_named() -> None:
     assert said({"a:1": other})["quorum node 3"] == (True, "follows, 1 entry behind")
 
 
+# Promise: quorum.md#watch-it
 def test_a_node_says_what_its_disk_lacks() -> None:
     """The leader does not know that."""
     full = replace(LEADS, key=TWO, role="follower", is_full=True)
@@ -97,12 +100,14 @@ def test_a_node_says_what_its_disk_lacks() -> None:
     assert found["quorum node at d:1"] == (False, str(AWAY))
 
 
+# Promise: quorum.md#watch-it
 def test_a_copy_that_is_late_is_named() -> None:
     """By the leader, which writes it."""
     assert said({"a:1": replace(LEADS, copy_problem="it is late")})["quorum copy"] == (False, "it is late")
     assert "quorum copy" not in said({"a:1": LEADS})
 
 
+# Promise: quorum.md#when-the-states-of-nodes-differ
 def test_states_that_differ_are_named() -> None:
     """A node whose state is wrong is not well; without a majority, no node is named."""
     wrong = replace(LEADS, key=TWO, role="follower", replication=(), state_problem="its state is", is_state_wrong=True)

@@ -38,6 +38,7 @@ def test_a_follower_hears_of_a_majority_from_the_leader() -> None:
     assert leader.digests.do_differ and second.digests.do_differ
 
 
+# Promise: quorum.md#when-the-states-of-nodes-differ
 def test_a_leader_may_be_the_wrong_one() -> None:
     leader, second, third = replicas()
     for replica, digest in ((leader, "b"), (second, "a"), (third, "a")):
@@ -49,6 +50,7 @@ def test_a_leader_may_be_the_wrong_one() -> None:
     assert not second.digests.problem
 
 
+# Promise: quorum.md#when-the-states-of-nodes-differ
 def test_a_wrong_state_stays_wrong_until_it_is_compared_again() -> None:
     """Also while the others are away, and after a restart; then it may be right."""
     leader, second, third = replicas()
@@ -68,6 +70,7 @@ def test_a_wrong_state_stays_wrong_until_it_is_compared_again() -> None:
     assert not leader.digests.problem and not leader.digests.do_differ
 
 
+# Promise: quorum.md#when-the-states-of-nodes-differ
 def test_versions_and_forms_are_compared_with_their_own() -> None:
     """A node that is behind, or of another release."""
     leader, second, third = replicas()

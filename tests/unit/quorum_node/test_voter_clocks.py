@@ -11,6 +11,7 @@ ONE, OTHER = ReplicaKey(2, "two"), ReplicaKey(3, "three")
 YEAR_MS = 365 * 86_400_000
 
 
+# Promise: service.md#keep-the-metadata-in-a-quorum
 @pytest.mark.parametrize(
     ("own", "one", "other", "expected"),
     [

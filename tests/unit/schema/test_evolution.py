@@ -33,6 +33,7 @@ def test_additions_and_wider_numbers_are_accepted(old: str, new: str) -> None:
     check_evolution("orders", as_schema(old), as_schema(new))
 
 
+# Promise: tasks/typed.md#change-a-schema
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -34,6 +34,7 @@ def test_the_canonical_form_is_its_own(schema: pa.Schema) -> None:
     assert storable(storable(schema)).equals(storable(schema))
 
 
+# Promise: tasks/typed.md#schemas
 def test_all_forms_give_the_same() -> None:
     ddl = "id BIGINT NOT NULL, tags ARRAY<STRING>, at TIMESTAMP, sum decimal(10, 2) COMMENT 'in EUR'"
     schema = as_schema(ddl)
@@ -70,6 +71,7 @@ def test_types_that_convert_without_loss(given_: pa.DataType, kept: pa.DataType)
     assert storable(pa.schema([("x", given_)])).field("x").type == kept
 
 
+# Promise: tasks/typed.md#schemas
 @pytest.mark.parametrize(
     ("schema", "message"),
     [

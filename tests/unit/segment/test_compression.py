@@ -27,6 +27,7 @@ def encoded(codec: str | pa.Codec) -> bytes:
     return ipc.encode_batch(numbered(5000), pa.ipc.IpcWriteOptions(compression=codec, use_threads=False))
 
 
+# Promise: topic-configs.md#topics
 @pytest.mark.parametrize("codec", LEVELS)
 def test_arrow_takes_every_level_of_the_range(codec: str) -> None:
     """Both ends and some between: records come back as they were written."""
@@ -51,12 +52,14 @@ def test_levels_change_the_size() -> None:
     assert len(encoded(pa.Codec("lz4", compression_level=9))) < len(encoded("lz4"))
 
 
+# Promise: topic-configs.md#topics
 def test_the_page_says_which_levels_are_equal() -> None:
     """Level 0 of zstd is 3; levels of lz4 above 12 are 12."""
     assert encoded(pa.Codec("zstd", compression_level=0)) == encoded(pa.Codec("zstd", compression_level=3))
     assert encoded(pa.Codec("lz4", compression_level=17)) == encoded(pa.Codec("lz4", compression_level=12))
 
 
+# Promise: topic-configs.md#topics
 def test_the_topic_goes_before_the_writer_and_its_levels_hold_for_both() -> None:
     """`producer` leaves the codec to the writer, not its level."""
     configs = {"compression.zstd.level": "9", "compression.lz4.level": "4"}

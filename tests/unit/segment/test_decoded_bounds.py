@@ -38,6 +38,7 @@ def run_of(message: bytes, rows: int = 1) -> tuple[bytes, Run]:
     return data, Run("t", 0, 0, len(data), crc32c(data), rows, 1, NOW_US, NOW_US)
 
 
+# Promise: format/segment.md#runs
 def test_a_run_is_refused_before_it_is_decoded() -> None:
     """The message names the object, the position, the declared bytes and the bound."""
     data, run = run_of(compressed(zeros(TOO_MANY)))
@@ -60,6 +61,7 @@ def test_a_batch_that_is_read_by_the_index_is_refused() -> None:
         decode_batch(bomb, ref, index, ["timestamp"], place=place())
 
 
+# Promise: format/segment.md#runs
 @pytest.mark.parametrize("size", [DECODED_FREE - 1000, TOO_MANY, 3 * DECODED_FREE])
 def test_a_writer_writes_what_readers_take(size: int) -> None:
     """Zeros, which compression makes 10,000 times as short, are not compressed if they are many."""

@@ -44,6 +44,7 @@ def dictionaries(data: bytes) -> set[str]:
     return {field.name.removeprefix("value.") for field in pa.ipc.open_stream(data).schema if is_dictionary(field)}
 
 
+# Promise: tasks/typed.md#size
 def test_text_that_repeats_is_a_dictionary_and_is_read_without_it() -> None:
     """Also when it is in other batches than the first one, with other values, and one batch is read alone."""
     parts = [batch(rows(0, 1000)), batch(rows(1000, 1010) + rows(5, 900, country="PL"))]

@@ -53,6 +53,7 @@ def test_a_value_is_written_in_its_form_and_read_again(ddl: str, values: pa.Arra
     assert repr(read.field("a").to_pylist()) == repr(values.cast(kind[0].type).to_pylist())  # NaN is not equal to NaN
 
 
+# Promise: tasks/typed.md#read
 @pytest.mark.parametrize(
     ("ddl", "values", "text"),
     [

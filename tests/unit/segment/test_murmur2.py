@@ -51,6 +51,7 @@ def test_keys_of_one_length_hash_as_single_keys_do() -> None:
         assert murmur2(pa.array(keys, pa.binary())).tolist() == [one_by_one(key) for key in keys]
 
 
+# Promise: spark.md#columns
 def test_hashes_that_kafkas_own_tests_assert() -> None:
     """UtilsTest.testMurmur2."""
     keys = [b"21", b"foobar", b"a-little-bit-long-string", b"abc"]

@@ -158,6 +158,7 @@ def test_a_partitioner_that_cannot_be_is_refused(name: str, words: str) -> None:
         make_partitioner(name, random.Random(1))
 
 
+# Promise: clients.md#producer
 def test_names_stand_for_kafkas_partitioners() -> None:
     """default is murmur2."""
     rng = random.Random(1)

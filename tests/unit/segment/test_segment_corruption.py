@@ -38,6 +38,7 @@ def read_by_index(data: bytes, written: WrittenSegment) -> None:
             decode_batch(batch, ref, index, ["value"], place=place(run.partition))
 
 
+# Promise: format/segment.md#what-a-reader-refuses
 def test_every_flipped_bit_is_noticed() -> None:
     """Each bit of the object in turn: runs by their checksum, index and tail by theirs."""
     data, written = small()
@@ -67,6 +68,7 @@ def test_every_flipped_bit_of_a_batch_is_noticed_through_the_index() -> None:
                 )
 
 
+# Promise: format/segment.md#what-a-reader-refuses
 def test_every_length_of_a_cut_off_object_is_noticed() -> None:
     """Cut anywhere, the end is missed with an error that says so, and so is the end of a run or batch."""
     data, written = small()
@@ -90,6 +92,7 @@ def test_a_run_that_was_replaced_by_another_is_noticed_before_its_first_batch() 
         decode_run(data[second.position : second.position + second.length], first, place=place())
 
 
+# Promise: format/segment.md#what-a-reader-refuses
 @pytest.mark.parametrize(("old", "new"), [((0, 20), (0, 2**31 - 1)), ((0, 20), (20, 0)), ((20, 40), (-8, 40))])
 def test_values_outside_of_their_buffer_are_refused(old: tuple[int, int], new: tuple[int, int]) -> None:
     """The right checksum says nothing about who wrote them, and Arrow would read whatever is in memory there."""
@@ -102,6 +105,7 @@ def test_values_outside_of_their_buffer_are_refused(old: tuple[int, int], new: t
         list(decode_run(changed, run._replace(crc=crc32c(changed)), place=place()))
 
 
+# Promise: format/segment.md#what-a-reader-refuses
 def test_an_index_whose_texts_are_outside_of_their_buffer_is_refused() -> None:
     data, written = write([("t", 0, numbered(4))], compression=Compression("none"))
     index = data[written.index_position : -TAIL_BYTES]

@@ -24,6 +24,7 @@ def shown() -> dict[int, int]:
     }
 
 
+# Promise: format/segment.md#an-object-byte-by-byte, format/segment.md#tail, storage.md#what-is-where
 def test_the_dump_is_what_the_writer_writes() -> None:
     """Every byte shown is written there; the run and the tail are shown whole."""
     data, written = write([("topic-id", 0, records([(b"k", b"v", START_US)]))], compression=Compression("none"))
@@ -35,6 +36,7 @@ def test_the_dump_is_what_the_writer_writes() -> None:
     assert f"{written.size:,} bytes" in PAGE.read_text(encoding="utf-8")
 
 
+# Promise: format/segment.md#index
 def test_the_page_names_the_version_and_every_column_of_the_index() -> None:
     """A column of the writer that is missing on the page is noticed here."""
     page = PAGE.read_text(encoding="utf-8")

@@ -61,6 +61,7 @@ def flat(parts: Sequence[Decoded]) -> dict[int, bytes]:
     return dict(zip(offsets, [v for part in parts for v in part.records.column("value").to_pylist()], strict=True))
 
 
+# Promise: format/segment.md#runs
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), span=st.integers(1, 40), batch_rows=st.integers(1, 7), pieces=st.integers(1, 5))
 def test_every_record_is_found_at_its_offset(data: st.DataObject, span: int, batch_rows: int, pieces: int) -> None:
@@ -97,6 +98,7 @@ def first_offset(data: bytes, index: Index, piece: Slice, time_us: int) -> int |
     return first_at_or_after([batch], time_us)
 
 
+# Promise: format/segment.md#runs
 def test_a_run_without_holes_stores_no_offsets() -> None:
     """Offsets that follow one another give the same bytes as none."""
     plain, _ = write([(ORDERS, 0, numbered(10)), (ORDERS, 0, numbered(20, first=10))], batch_rows=10)
@@ -127,6 +129,7 @@ def test_a_hole_that_comes_late_moves_nothing(open_spool: None) -> None:
     assert {name for part in parts for name in part.records.schema.names} == {"key", "value", "timestamp", "headers"}
 
 
+# Promise: format/segment.md#runs
 def test_a_run_without_records_covers_its_offsets() -> None:
     """It has no batch, and a reader finds nothing in it."""
     writer = SegmentWriter()
@@ -146,6 +149,7 @@ def test_a_batch_between_holes_has_a_range_of_offsets() -> None:
     assert part.offsets == range(3, 7)
 
 
+# Promise: format/segment.md#what-a-reader-refuses
 def test_records_that_a_run_without_offsets_lacks_are_reported() -> None:
     """A slice that is longer than its run is corruption, read whole and through the index."""
     data, written = write([(ORDERS, 0, numbered(30))], batch_rows=10)
@@ -166,6 +170,7 @@ def test_records_beyond_their_slice_are_reported() -> None:
         find_batches(index, shorter, place=place())
 
 
+# Promise: format/segment.md#what-a-reader-refuses
 @pytest.mark.parametrize("change", [{"first": 1}, {"last": 8}, {"rows": 2}])
 def test_an_index_that_lists_other_offsets_is_reported(change: dict[str, int]) -> None:
     """The first and last offset and the number of records of a batch are compared with the batch."""

@@ -54,6 +54,7 @@ def reference(run: Run) -> Slice:
     )
 
 
+# Promise: format/segment.md#what-a-reader-refuses, spark-read.md#reading-less
 def test_a_slice_read_whole_needs_no_index() -> None:
     """`decode_run` with what the state keeps gives the records back."""
     data, written = write([("t", 3, numbered(57))], batch_rows=10)
@@ -111,6 +112,7 @@ def test_the_first_record_at_a_time_is_found_in_a_run_read_whole() -> None:
     assert [first(time) for time in (0, 5, 6, 10, 20, 21)] == [0, 0, 2, 4, 4, None]
 
 
+# Promise: format/segment.md#index
 def test_only_the_batches_that_overlap_are_found() -> None:
     """A window of one batch in a thousand refers to that one."""
     data, written = write([("t", 0, numbered(10_000))], batch_rows=10)
@@ -136,6 +138,7 @@ def test_a_batch_in_the_middle_is_decoded_without_the_start_of_its_run() -> None
     assert batch.equals(numbered(100).slice(40, 10).select(["timestamp", "key"]))
 
 
+# Promise: ../README.md#why
 @pytest.mark.parametrize("codec", ["lz4", "zstd", "none"])
 def test_only_the_columns_asked_for_are_decoded(codec: str) -> None:
     """The key alone takes no memory for the values, which are incompressible and large."""
@@ -186,6 +189,7 @@ def test_a_run_that_the_index_does_not_have_is_reported() -> None:
         find_batches(indexed(data, written), wrong, place=place())
 
 
+# Promise: format/segment.md#runs
 def test_a_run_with_unknown_columns_or_schema_id_is_left_to_newer_versions() -> None:
     """They are refused by name, read whole or by batch."""
     later = pa.schema(
@@ -218,6 +222,7 @@ def ipc_crc(data: bytes) -> int:
     return int(crc32c(data))
 
 
+# Promise: format/segment.md#reserved
 def test_columns_that_a_later_index_adds_are_ignored() -> None:
     """Statistics of other columns may come into the index without a new version."""
     data, written = write([("t", 0, numbered(30))], batch_rows=10)

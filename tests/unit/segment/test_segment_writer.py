@@ -84,6 +84,7 @@ def table_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*columns, headers, strict=True))
 
 
+# Promise: format/segment.md#segment-objects-format-version-1
 def test_a_run_is_an_arrow_stream_that_any_reader_opens() -> None:
     """`pa.ipc.open_stream` reads a run from its position, and the first run from the object's start."""
     data, written = write([("t", 1, numbered(30)), ("t", 0, numbered(5))], batch_rows=10)
@@ -115,6 +116,7 @@ def test_a_partition_has_one_run_however_its_rows_come() -> None:
     assert sum(table.num_rows for table in read(data, written).values()) == 1400
 
 
+# Promise: format/segment.md#runs
 def test_batches_are_filled_to_their_rows_across_appends() -> None:
     """Appends of 30 rows become batches of exactly 100."""
     data, written = write([("t", 0, numbered(30, first=30 * i)) for i in range(10)], batch_rows=100)
@@ -124,6 +126,7 @@ def test_batches_are_filled_to_their_rows_across_appends() -> None:
     assert index.numbers["rows"].tolist() == [100, 100, 100]
 
 
+# Promise: format/segment.md#runs
 def test_a_batch_holds_no_more_than_its_bytes() -> None:
     """With rows of uneven size a batch ends before `batch_bytes`, unless a single row is larger."""
     rng = np.random.default_rng(3)
@@ -227,6 +230,7 @@ def test_below_the_buffer_no_spool_is_opened() -> None:
     assert spools.files == []
 
 
+# Promise: measurements-alone.md#pylog-alone
 def test_rows_that_wait_in_many_partitions_do_not_fill_the_memory() -> None:
     """With a thousand partitions, rows become batches early rather than exceed the buffer."""
     spools = Spools()

@@ -21,6 +21,7 @@ TYPES = {
 }
 
 
+# Promise: tasks/typed.md#order
 @pytest.mark.parametrize("name", TYPES)
 def test_rows_are_sorted_nulls_last_and_equal_rows_keep_their_order(name: str) -> None:
     kind, values = TYPES[name]

@@ -62,6 +62,7 @@ def test_a_dictionary_has_the_bounds_of_its_rows(texts: list[str | None]) -> Non
     assert stats_of(with_dictionaries(batch, ["value.a"]), [0]) == stats_of(batch, [0])
 
 
+# Promise: format/segment.md#statistics, tasks/typed.md#skip-what-cannot-match
 @settings(max_examples=150, deadline=None)
 @given(arrays(), st.integers(1, 8))
 def test_all_values_are_within_the_bounds(array: pa.Array, size: int) -> None:
@@ -79,6 +80,7 @@ def test_all_values_are_within_the_bounds(array: pa.Array, size: int) -> None:
         assert math.isnan(bounds.high)
 
 
+# Promise: format/segment.md#statistics
 @pytest.mark.parametrize(
     ("text", "high"),
     [
@@ -97,6 +99,7 @@ def test_a_long_text_is_cut_and_raised(text: str, high: str | None) -> None:
     assert found.high == high and text.startswith(found.low)
 
 
+# Promise: tasks/typed.md#skip-what-cannot-match
 def test_columns_without_room_have_no_statistics() -> None:
     """The bytes are bounded, whatever the names are."""
     batch = typed_batch({f"{n}{'x' * 60}": pa.array(["a" * 30]) for n in range(8)})

@@ -40,6 +40,7 @@ def stored(data: object, schema: TopicSchema = ORDERS, names: ColumnNames = DEFA
 ROWS = [{"key": "a", "id": 1, "amount": Decimal("2.50"), "note": "x"}, {"key": None, "id": 2}]
 
 
+# Promise: format/segment.md#runs
 @pytest.mark.parametrize("form", [list, pa.Table.from_pylist, pd.DataFrame, pl.DataFrame])
 def test_each_kind_of_frame_gives_the_same_columns(form: object) -> None:
     table = stored(form(ROWS))  # type: ignore[operator]
@@ -89,6 +90,7 @@ def test_names_of_the_data_match_in_any_case() -> None:
     assert stored([{"ID": 1}])["value.id"].to_pylist() == [1]
 
 
+# Promise: tasks/typed.md#write
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -121,6 +123,7 @@ def test_bad_rows_are_refused_with_column_and_row(data: object, message: str) ->
         stored(data)
 
 
+# Promise: tasks/typed.md#write
 @pytest.mark.parametrize(
     ("ddl", "column", "message"),
     [
