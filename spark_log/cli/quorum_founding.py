@@ -111,7 +111,7 @@ def restore(
     store = _storage(session)
     with _opened(directory) as found, nullcontext() if source is None else _opened(source) as left:
         voters = _voters(found, others)
-        restored, form = check_restore(store, found, voters)
+        restored, form = check_restore(store, found, voters, left)
         if not force:
             _check_are_silent(former_addresses(store, form), form.cluster_id)
         state = content_to_restore(store, found, restored, form, left).state

@@ -17,11 +17,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from spark_log.clock import SystemClock
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import QUORUM_VERSION, Format
-from spark_log.journal.object_names import DATA, FORMAT_KEY, SNAPSHOTS, listed
+from spark_log.journal.log_remains import find_remains
+from spark_log.journal.object_names import DATA, FORMAT_KEY, SNAPSHOTS, listed, snapshot_epoch, snapshot_version
+from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.metadata.decide.coordinators import QUORUM, check_can_move, moved_to, moving_to
@@ -195,7 +198,7 @@ def restore_log(
     source:     the directory of a lost node, if one can still be read; None: use the newest copy on the storage.
     Raises InvalidRequest if the directory cannot be used, NoLog if the storage has no copy, CorruptObject.
     """
-    restored, form = check_restore(store, directory, voters)
+    restored, form = check_restore(store, directory, voters, source)
     content = content_to_restore(store, directory, restored, form, source)
     if restored.snapshot == EMPTY:
         founding = new_history(content.state, now_ms, unique, after=form.founding)
@@ -234,18 +237,27 @@ def content_to_restore(
 
 
 def _check_is_newest(store: ObjectStore, state: State, source: DataDirectory) -> None:
-    """Raises InvalidRequest if the copy on the storage is newer than the directory of a node.
+    """Raises InvalidRequest if the newest copy on the storage is newer than the directory of a node.
 
-    A node that was away for long names objects that upkeep has deleted since, and lacks commits that the copy has.
+    A node that was away for long names objects that upkeep has deleted since, and lacks commits that the copy has.  Of
+    a damaged copy, the name says how new it is.
     """
+    name, copy = "", None
     with suppress(CorruptObject):
-        copy = newest_snapshot(store)
-        if copy is not None and _reached(copy.state) > _reached(state):
-            raise InvalidRequest(
-                f"{key_text(source.meta.key)} has version {state.version}, of {format_timestamp_ms(state.time)}, and the "
-                f"copy at {store.url} is newer: version {copy.state.version}, of "
-                f"{format_timestamp_ms(copy.state.time)}. Restore from the copy, without --from"
-            )
+        name, copy = named_snapshot(store)
+    has = f"{key_text(source.meta.key)} has version {state.version}, of {format_timestamp_ms(state.time)}, and"
+    newest = listed(store, SNAPSHOTS)[-1:]
+    if newest > [name] and (snapshot_epoch(newest[0]), snapshot_version(newest[0])) > _reached(state):
+        raise InvalidRequest(
+            f"{has} {store.url}/{newest[0]}, which is damaged, was newer: version {snapshot_version(newest[0])}. Put that "
+            "file back from a backup, or give the directory of a node that has more. To lose the changes after version "
+            f"{state.version}, delete the damaged file"
+        )
+    if copy is not None and _reached(copy.state) > _reached(state):
+        raise InvalidRequest(
+            f"{has} the copy at {store.url} is newer: version {copy.state.version}, of "
+            f"{format_timestamp_ms(copy.state.time)}. Restore from the copy, without --from"
+        )
 
 
 def _reached(state: State) -> tuple[int, int]:
@@ -253,9 +265,15 @@ def _reached(state: State) -> tuple[int, int]:
     return state.coordinator.epoch, state.version
 
 
-def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) -> tuple[Restored, Format]:
-    """The content of the directory, and of `meta/format`.  Raises InvalidRequest, and changes nothing."""
-    form = format_of(store) or _lost_format(store, directory.meta.cluster_id)
+def check_restore(
+    store: ObjectStore, directory: DataDirectory, voters: Voters, source: DataDirectory | None
+) -> tuple[Restored, Format]:
+    """The content of the directory, and of `meta/format`.
+
+    source:  as for `restore_log`.
+    Raises InvalidRequest, and changes nothing.
+    """
+    form = format_of(store) or _lost_format(store, directory, source)
     if not form.quorum:
         raise InvalidRequest(f"{store.url} has a log with its metadata: no quorum of it was lost")
     _check_cluster(directory.meta.cluster_id, form.cluster_id, store.url)
@@ -272,14 +290,20 @@ def _is_replaced(content: Content, form: Format) -> bool:
     return content.founding != form.founding and not is_former(content.state, form.founding)
 
 
-def _lost_format(store: ObjectStore, cluster_id: str) -> Format:
-    """The format of a folder that has lost it, and has copies of a quorum's metadata.  Raises NoLog without a copy.
+def _lost_format(store: ObjectStore, directory: DataDirectory, source: DataDirectory | None) -> Format:
+    """The format of a folder that has lost it, and has the records of a quorum.
 
-    cluster_id:  the one with which the directory was formatted: the copies do not have it.
+    Neither a copy of the metadata nor a node's state has the id of the log: it is that of the directory.
+    Raises NoLog if there is no copy and no other directory, or no file of the log.
     """
-    state = _copy_of(store).state
-    form = Format(pylog=QUORUM_VERSION, cluster_id=cluster_id, created_ms=state.time, probed="")
-    return form.of_quorum(SCHEME + state.coordinator.address, "")
+    if source is None:
+        content = _copy_of(store)
+    elif run(find_remains(), Stores.of(store), SystemClock()):
+        content = stored_content(source, source.disk.load())
+    else:
+        raise NoLog(f"{store.url} is empty, and the records of the log were there: is its disk mounted?")
+    form = Format(pylog=QUORUM_VERSION, cluster_id=directory.meta.cluster_id, created_ms=content.state.time, probed="")
+    return form.of_quorum(SCHEME + content.state.coordinator.address, content.founding)
 
 
 def former_addresses(store: ObjectStore, form: Format) -> list[str]:

@@ -140,6 +140,57 @@ def test_an_older_copy_is_not_used_for_a_damaged_one_without_a_word(store: Objec
     assert restore(store, nodes).version == state.version
 
 
+@pytest.mark.parametrize("are_all_damaged", [False, True])
+def test_a_directory_that_is_older_than_a_damaged_copy_is_not_used_without_a_word(
+    store: ObjectStore, tmp_path: Path, are_all_damaged: bool
+) -> None:
+    """A node that was away: the changes that it lacks were in the damaged copy."""
+    adopt(store, left := Nodes(tmp_path, cluster_id(store), 1))
+    nodes = Nodes(tmp_path, cluster_id(store), 1, "b")
+    with left.open() as source:
+        content = stored_content(source, source.disk.load())
+    state = content.state
+    copies = [put_snapshot(store, content, "u")]
+    later = dataclasses.replace(state, version=state.version + 1)
+    copies.append(put_snapshot(store, content._replace(state=later), "u"))
+    for name in copies[0 if are_all_damaged else 1 :]:
+        store.put(name, (store.get(name)[:-1],))
+    form = parse_format(store.get(FORMAT_KEY), store.url)
+    store.put(FORMAT_KEY, (form.of_quorum(URL, content.founding).encode(),))
+    before = {name: store.get(name) for name in store.list("meta/")}
+    with left.open() as source:
+        with pytest.raises(InvalidRequest, match=rf"damaged, was newer: version {later.version}.*delete the damaged"):
+            restore(store, nodes, source)
+        assert {name: store.get(name) for name in store.list("meta/")} == before
+        store.delete([copies[1]])
+        assert restore(store, nodes, source).version == state.version
+
+
+@pytest.mark.parametrize("has_copies", [False, True])
+def test_a_folder_without_its_format_and_a_copy_is_restored_from_the_disk_of_a_node(
+    store: ObjectStore, tmp_path: Path, has_copies: bool
+) -> None:
+    """The errors advise that: a disk of a node has all that is lost."""
+    adopt(store, left := Nodes(tmp_path, log_id := cluster_id(store), 1))
+    nodes = Nodes(tmp_path, log_id, 1, "b")
+    with left.open() as source:
+        content = stored_content(source, source.disk.load())
+    if has_copies:
+        name = put_snapshot(store, content, "u")
+        store.put(name, (store.get(name)[:-1],))
+    store.delete([FORMAT_KEY])
+    with pytest.raises(CorruptObject if has_copies else NoLog):
+        restore(store, nodes)
+    empty = LocalStore(str(tmp_path / "elsewhere"))
+    with left.open() as source:
+        with pytest.raises(NoLog, match="is empty.*is its disk mounted"):
+            restore(empty, nodes, source)
+        assert not empty.list("meta/")
+        assert restore(store, nodes, source).version == content.state.version
+    found = parse_format(store.get(FORMAT_KEY), store.url)
+    assert (found.cluster_id, bool(found.quorum)) == (log_id, True)
+
+
 # Promise: cli.md#pylog-quorum-restore, quorum.md#restore-a-quorum
 def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_path: Path) -> None:
     """Which has more than the copy; and the leader of the former quorum, which still runs, ends to lead."""
