@@ -39,11 +39,13 @@ def open_copy(
 ) -> tuple[Journal, tuple[str, ...]]:
     """Open a copy that is to become a log; with it, the late files that the journal leaves out, if `force`.
 
-    Raises CorruptObject if the copy is not whole, and names the late files if it is whole without them.
+    Raises CorruptObject if the copy is not whole, and names the late files if it is whole without them; also if it is
+    a mirror that has lost records which it had noted.
     """
     try:
         journal = open_it(store)
         lacking_commits(journal)
+        _check_reached(journal.state.version, run(mirrored_version(), Stores.of(store), SystemClock()))
     except CorruptObject as error:
         late = tuple(run(late_files(), Stores.of(store), SystemClock()))
         if not late:
@@ -80,14 +82,16 @@ def _move(names: Sequence[str]) -> Steps[None]:
 def late_files() -> Steps[list[str]]:
     """The files without which a copy is whole; empty if it is not whole without any that may have come late.
 
-    Any checkpoint but the oldest, and any record that needs an object that is missing, may have come late, if the
-    mirror has not noted its version.  So may a record behind an absent version.
+    Any checkpoint but the oldest, any record that needs an object that is missing, and any record behind an absent
+    version may have come late, if the mirror has not noted its version.
+    Raises CorruptObject if the mirror has lost records of the versions that it has noted.
     """
     checkpoints, records, stored = yield [List(CHECKPOINTS), List(LOG), List(DATA, OWN_ROOT)]
     own, objects, late = (yield from mirrored_version()), frozenset[str](stored), list[str]()
     while checkpoints:
         newest, states = yield from _states(checkpoints, frozenset(records))
         if (end := _whole(states, own, objects)) is not None:
+            _check_reached(end, own)
             return late + [name for name in records if log_version(name) > end]
         version = checkpoint_version(newest)
         if version <= own or checkpoint_version(checkpoints[0]) == version:
@@ -95,6 +99,16 @@ def late_files() -> Steps[list[str]]:
         late += [name for name in checkpoints if checkpoint_version(name) == version]
         checkpoints = [name for name in checkpoints if checkpoint_version(name) < version]
     return []
+
+
+def _check_reached(end: int, own: int) -> None:
+    """Raises CorruptObject if a mirror ends before the version that it has noted."""
+    if end < own:
+        raise CorruptObject(
+            f"the mirror is damaged: it has noted version {own} in {MIRRORED}, and ends at version {end}, because "
+            f"{log_key(end + 1)} is missing or cannot be read. Restore that file from a copy, or use another mirror. To "
+            f"lose the changes after version {end}, delete {MIRRORED}, and give --force"
+        )
 
 
 def _whole(states: Sequence[State], own: int, objects: frozenset[str]) -> int | None:
