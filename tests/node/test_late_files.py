@@ -290,7 +290,7 @@ def test_what_a_mirror_has_noted_is_not_taken_for_late(tmp_path: Path, *, late: 
 
 @pytest.mark.parametrize("name", ["record", "object"])
 def test_a_damaged_mirror_is_not_taken_for_one_with_late_files(tmp_path: Path, name: str) -> None:
-    """An object that an earlier version brought is missing, or a record.  What comes after that is lost only if the
+    """An object that an earlier version brought is missing, or a record.  Later ones are lost only if the
     mirror has no note of it, and by force: the lost log is often out of reach, and then `--force` is needed anyway.
     """
     lost = Lost(tmp_path, copied=4)
@@ -316,7 +316,7 @@ def test_a_damaged_mirror_is_not_taken_for_one_with_late_files(tmp_path: Path, n
 
 # Promise: copies.md#restore-a-log-from-a-copy
 def test_a_mirror_that_lost_its_newest_records_does_not_become_a_log_without_a_word(tmp_path: Path) -> None:
-    """There is no gap: only its note shows that it had more."""
+    """Its records have no gap: only its note shows that it had more."""
     lost = Lost(tmp_path, copied=4)
     lost.replace()
     store = LocalStore(lost.url)
