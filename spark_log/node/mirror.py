@@ -21,6 +21,7 @@ from spark_log.client.administering.erasure_status import to_repeat_texts
 from spark_log.client.log import Log
 from spark_log.clock import SystemClock
 from spark_log.errors import (
+    ConcurrentChange,
     CorruptObject,
     InvalidRequest,
     LogMoved,
@@ -514,9 +515,14 @@ def recover(
     if late and not dry_run:
         logger.warning("%s came into %s late, and is moved to meta/damaged/", late_text(late), store.url)
         move_late_files(store, late)
-        mirror = opened(store)
     if not dry_run:
-        become_log(mirror, erased, state.version)
+        try:
+            become_log(opened(store) if late else mirror, erased, state.version)
+        except CorruptObject as error:
+            raise ConcurrentChange(
+                f"{error}, although the mirror was whole: does a client of the lost log still use {store.url}? Stop it, "
+                "and run this again"
+            ) from error
     return Recovered(state.version, state.time, lost, to_repeat_texts(erased), late)
 
 

@@ -14,7 +14,7 @@ from spark_log.errors import ConcurrentChange, CorruptObject, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DAMAGED, DATA, LOG, META, MIRRORED, log_key
 from spark_log.metadata.checkpoint_format import encode_checkpoint
-from spark_log.node.late_files import note_version
+from spark_log.node.late_files import Names, note_version
 from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, Recovered, become_log, recover
 from spark_log.node.verify import verify
@@ -68,6 +68,21 @@ class After(Wrapper):
         if key.startswith(self._prefix):
             happens, self._happens = self._happens, lambda: None
             happens()
+
+
+class AfterListing(Wrapper):
+    """A store in which something happens after the first listing of the objects."""
+
+    def __init__(self, inner: LocalStore, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._happens = happens
+
+    def list(self, prefix: str) -> Names:
+        found = super().list(prefix)
+        if prefix == DATA:
+            happens, self._happens = self._happens, lambda: None
+            happens()
+        return found
 
 
 class Lost:
@@ -342,6 +357,23 @@ def test_a_record_that_comes_while_a_copy_becomes_the_log(tmp_path: Path) -> Non
     with pytest.raises(ConcurrentChange, match=f"has put version {lost.version + 1} into its copy meanwhile"):
         become_log(mirror, (), lost.version)
     recover(store, force=True)
+    lost.check(store, lost.written)
+
+
+# Promise: copies.md#restore-a-log-from-a-copy
+@pytest.mark.parametrize("behind", [1, 2, 3, 5])
+def test_a_record_that_comes_during_a_recovery(tmp_path: Path, behind: int) -> None:
+    """The mirror was whole before: the advice is not to repair it."""
+    lost = Lost(tmp_path)
+    for _ in range(behind):
+        lost.log.append("t", [{"value": b"lost"}])
+    late = log_key(lost.version + behind)
+    record = lost.log.journal.metadata.get(late)
+    lost.replace()
+    store = LocalStore(lost.url)
+    with pytest.raises(ConcurrentChange, match="[Ss]top .*, and run this again"):
+        recover(AfterListing(store, lambda: store.put(late, [record])))
+    assert recover(store, force=True) == _recovered(lost, late)
     lost.check(store, lost.written)
 
 
