@@ -20,16 +20,20 @@ from spark_log.settings import cluster_config
 from spark_log.store.base import Swept
 
 
-def mark_own_root(state: State, context: Context, collected: Collected | None) -> Steps[State]:
+def mark_own_root(state: State, context: Context, collected: Collected | None, look: Look) -> Steps[State]:
     """For the data of the log's own root, if garbage was collected there up to the fence.
 
-    collected:  by a process that has listed all of the root within the age of the fence, so after the erasure: an
-                upload may have come late.
+    look:  as for `collect`.
     """
     if collected is None or collected.fence < state.fence or not waits_for(state, OWN):
         return state
     swept = yield from sweep_data(state, context)  # the files of writers that died may have such records
-    return (yield from _mark(state, OWN, wiped_upto(state, OWN, swept.oldest_ms, PUT_MS_MAX)))
+    upto = wiped_upto(state, OWN, swept.oldest_ms, PUT_MS_MAX)
+    if upto is not None:
+        # All of the root: an upload may have come after the garbage of its time was deleted.
+        _, everything = yield from collect(state, context, look=look)
+        upto = upto if everything else None
+    return (yield from _mark(state, OWN, upto))
 
 
 def mark_metadata(log: MetadataLog[AnyView], view: AnyView) -> Steps[AnyView]:

@@ -316,7 +316,8 @@ class _Round:
         self.view, self._done.collected = yield from self._failed.attempt(
             "garbage collection", self._collect(), (self.view, 0)
         )
-        wiped = mark_own_root(self._state, self._context, self._memory.collected)
+        look = partial(self._metadata_log.refresh, self.view)
+        wiped = mark_own_root(self._state, self._context, self._memory.collected, look)
         yield from self._change("recording the end of erasures", wiped, self._state)
 
     def _collect(self) -> Steps[tuple[LogView, int]]:
@@ -512,8 +513,9 @@ def collect_garbage(log: Log) -> list[str]:
         view, _ = yield from decided(metadata_log, view, prune(view.state, context))
         view, _ = yield from decided(metadata_log, view, fence_and_expire(view.state, context))
         view = yield from _with_checkpoints_at_fence(metadata_log, view)
-        names, collected = yield from collect(view.state, context, look=partial(metadata_log.refresh, view))
-        view, _ = yield from decided(metadata_log, view, mark_own_root(view.state, context, collected))
+        look = partial(metadata_log.refresh, view)
+        names, collected = yield from collect(view.state, context, look=look)
+        view, _ = yield from decided(metadata_log, view, mark_own_root(view.state, context, collected, look))
         view = yield from mark_metadata(metadata_log, view)
         yield from metadata_log.expire_claims(view.state)
         yield from _sweep(view.state, context, meta=not metadata_log.is_served)

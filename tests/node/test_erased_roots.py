@@ -258,6 +258,37 @@ def test_records_that_only_a_leader_had_go_with_the_others(log: Log, tmp_path: P
 
 
 # Promise: tasks/erase.md#when-the-records-are-gone
+@pytest.mark.parametrize("hours", [8, 9, 10])
+def test_uploads_that_come_late_until_an_erasure_is_done_are_gone(tmp_path: Path, hours: int) -> None:
+    """Upkeep has looked at all objects since the erasure, and an upload that hung comes after that."""
+    clock = ManualClock(int(time.time() * 1000))
+    log = Log(Journal.open(LocalStore(str(tmp_path / "log"), "os"), create=True, clock=clock))
+    log.admin.incremental_alter_configs(
+        {None: {"log.clock.skew.max.ms": str(DAY_MS), "gc.fence.age.ms": str(DAY_MS // 8)}}
+    )
+    log.admin.create_topics([NewTopic("people", 1)])
+    upkeep = Maintainer(log)
+
+    def pass_hour() -> None:
+        clock.ms += 3_600_000
+        log.append("people", [{"key": b"customer-18", "value": b"more"}])
+        assert upkeep.round().problems == ()
+
+    for _ in range(hours):
+        pass_hour()
+    append(log)
+    late = tmp_path / "log" / "data" / f"{1:016x}" / f"{'0' * 16}-{'1' * 16}.seg"
+    log.admin.erase_records("people", [KEY])
+    for _ in range(8):
+        if log.admin.list_erasures():
+            late.parent.mkdir(parents=True, exist_ok=True)
+            late.write_bytes(SECRET)
+            pass_hour()
+    assert log.admin.list_erasures() == []
+    assert having(tmp_path) == set()
+
+
+# Promise: tasks/erase.md#when-the-records-are-gone
 @pytest.mark.parametrize("root", ["log", "broker2"])
 def test_an_upload_that_came_late_is_gone_when_an_erasure_is_done(tmp_path: Path, root: str) -> None:
     """A writer hung in it for longer than the fence: upkeep has collected the garbage of its time before."""
