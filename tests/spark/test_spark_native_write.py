@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import re
+import resource
 import struct
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -30,7 +31,7 @@ from spark_log.segment import ipc
 from spark_log.segment.row_sorter import HELD_BYTES
 from spark_log.segment.schema import RECORD_SCHEMA
 from spark_log.store.memory import MemoryStore
-from tests.spark.builders import append, load
+from tests.spark.builders import append, load, run_job, script
 from tests.spark.native_paths import MARKS, rows
 
 pytestmark = MARKS
@@ -362,6 +363,76 @@ def test_an_attempt_that_fails_leaves_no_file(
     append(classic.range(0, 3, 1, 1).selectExpr("string(id) value"), url)
     assert log.read("t").num_rows == 3
     assert not list(folder.glob("pylog-*.rows"))
+
+
+# Promise: spark-write.md#encoded-in-the-jvm
+def test_only_its_user_can_read_the_file(classic: SparkSession, url: str, log: spark_log.Log) -> None:
+    folder = Path(classic._jvm.org.apache.spark.util.Utils.getLocalDir(classic.sparkContext._jsc.sc().conf()))  # type: ignore[union-attr]
+
+    def modes(number: int) -> str:
+        return " ".join(oct(path.stat().st_mode & 0o777) for path in folder.glob("pylog-*.rows"))
+
+    append(classic.range(0, 20_000, 1, 1).select(F.udf(modes, useArrow=False)("id").alias("value")), url)
+    assert {r["value"] for r in log.read("t").to_pylist()} - {b""} == {b"0o600"}
+
+
+# Promise: spark-write.md#encoded-in-the-jvm
+@pytest.mark.parametrize("room", [0, 300_000, 3_000_000])
+def test_python_takes_what_a_full_disk_does_not(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int], room: int
+) -> None:
+    """Rows that are encoded stay, and Python gets the others, of all partitions, in their order."""
+    create(log, "t", 4)
+    append(classic.range(0, 1, 1, 1).selectExpr("'first' key", "'first' value"), url)
+    assert encoded() == 1
+    frame = classic.range(0, 90_000, 1, 1).selectExpr(
+        "if(id % 9 = 0, null, string(id % 7)) key", "concat(lpad(id, 8, '0'), sha2(string(id), 512)) value"
+    )
+    append(frame, url, "t-python", nativeRead="false")
+    jvm = classic._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    before = resource.prlimit(jvm, resource.RLIMIT_FSIZE)
+    resource.prlimit(jvm, resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        append(frame, url)
+    finally:
+        resource.prlimit(jvm, resource.RLIMIT_FSIZE, before)
+    native, python = of_both(log, "t")
+    native = [record for record in native if record["value"] != b"first"]
+    assert summary(native, []) == summary(python, [])
+    assert encoded() == 0
+    assert verify(log, deep=True) == []
+
+
+FALLS_BACK = """
+import spark_log
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+def write(master, rows, **confs):
+    spark = session(master, **confs)
+    spark_log.register(spark)
+    frame = spark.range(0, 5_000, 1, 1).select(rows("id").alias("value"))
+    frame.write.format("pylog").mode("append").option("topic", "t").save(sys.argv[1])
+    print("encoded", spark._jvm.io.pylog.spark.PylogWriter.encoded())
+    spark.stop()
+def fails_once(number):
+    if number == 4_999 and TaskContext.get().attemptNumber() == 0:
+        raise RuntimeError("first attempt")
+    return str(number)
+def rows(column):
+    return F.col(column).cast("string")
+write("local[1]", rows)
+write("local[1,2]", F.udf(fails_once, useArrow=False))
+write("local[1]", rows, spark_executor_cores="1000")
+write("local[1]", rows, spark_io_encryption_enabled="true")
+"""
+
+
+# Promise: spark-write.md#encoded-in-the-jvm
+def test_when_python_writes_all_rows_of_a_task(tmp_path: Path, url: str, log: spark_log.Log) -> None:
+    """In the second attempt of a task, with too little memory for each core, and if Spark encrypts its files."""
+    said = run_job(script(tmp_path / "job.py", FALLS_BACK), url)
+    assert re.findall(r"encoded (\d+)", said) == ["1"] * 4
+    assert sorted(int(r["value"]) for r in log.read("t").to_pylist()) == sorted([*range(5_000)] * 4)
 
 
 @pytest.mark.parametrize("native", ["true", "false"])

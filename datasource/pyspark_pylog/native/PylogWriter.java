@@ -14,11 +14,16 @@ import java.lang.reflect.Constructor;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.nio.file.attribute.FileAttribute;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Random;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Function;
 import java.util.zip.CRC32C;
@@ -35,6 +40,7 @@ import org.apache.arrow.flatbuf.MetadataVersion;
 import org.apache.arrow.flatbuf.RecordBatch;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
+import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -99,7 +105,8 @@ public final class PylogWriter implements PylogSource.NativeWriter {
   DataWriterFactory factory(DataWriterFactory python, LogicalWriteInfo info) {
     boolean known =
         python instanceof PythonBatchWriterFactory
-            && ByteOrder.nativeOrder() == ByteOrder.LITTLE_ENDIAN;
+            && ByteOrder.nativeOrder() == ByteOrder.LITTLE_ENDIAN
+            && !conf().getBoolean("spark.io.encryption.enabled", false);
     if (!known) {
       return python;
     }
@@ -118,6 +125,10 @@ public final class PylogWriter implements PylogSource.NativeWriter {
       PylogWriter.LOG.info("Python writes this: {}", error.toString());
       return python;
     }
+  }
+
+  static SparkConf conf() {
+    return SparkContext.getOrCreate().getConf();
   }
 
   /** Python's writers for other columns. Its constructor differs between versions of Spark. */
@@ -268,16 +279,14 @@ final class WriteRules implements Serializable {
   /** Raw bytes of rows that wait to be sorted. */
   final int heldBytes;
 
-  /** A message may become as many bytes when it is decoded, or as many for each of its own. */
-  final int decodedFree;
-
-  final int decodedRatio;
-
   /** Rows that Spark sends to Python at once: they are checked together. */
   final int checkedRows;
 
   /** Where Spark keeps temporary files, unless an executor's environment says it. */
   final String folders;
+
+  /** Of an executor, as the settings say; otherwise 0. */
+  final int cores;
 
   /** The written columns. */
   final StructType columns;
@@ -321,12 +330,13 @@ final class WriteRules implements Serializable {
     batchRows = numbers.readInt();
     batchBytes = numbers.readInt();
     heldBytes = numbers.readInt();
-    decodedFree = numbers.readInt();
-    decodedRatio = numbers.readInt();
     int sent = SQLConf.get().arrowMaxRecordsPerBatch();
     checkedRows = sent > 0 ? Math.min(sent, 1 << 16) : 1 << 16;
     String temporary = System.getProperty("java.io.tmpdir");
-    folders = SparkContext.getOrCreate().getConf().get("spark.local.dir", temporary);
+    folders = PylogWriter.conf().get("spark.local.dir", temporary);
+    SparkContext context = SparkContext.getOrCreate();
+    int slots = context.isLocal() ? context.defaultParallelism() : 0;
+    cores = PylogWriter.conf().getInt("spark.executor.cores", slots);
     indexes = new int[columns.length()];
     for (int i = 0; i < indexes.length; i++) {
       indexes[i] = frame.fieldIndex(columns.fieldNames()[i]);
@@ -603,6 +613,17 @@ final class Partitioner {
 
 /** The rows of a task, on their way to encoded batches of their partitions. */
 final class TaskRows {
+  /** Small rows take ten times their raw bytes; Spark needs the larger part of the heap. */
+  private static final int HEAP_PARTS = 24;
+
+  /** With less, or with less for each partition, batches would be short, and reads slow. */
+  private static final int HELD_LEAST = 4 << 20;
+
+  private static final int PARTITION_LEAST = 128 << 10;
+
+  /** Tasks of this process that encode. */
+  private static final AtomicInteger RUNNING = new AtomicInteger();
+
   private final WriteRules rules;
   private final Partitioner partitioner;
   private final BatchEncoder encoder;
@@ -622,26 +643,45 @@ final class TaskRows {
 
   private boolean isKeyless;
 
-  private TaskRows(WriteRules rules, BatchEncoder encoder) {
+  /** Raw bytes of rows that wait to be sorted. */
+  private final long heldBytes;
+
+  private TaskRows(WriteRules rules, BatchEncoder encoder, long heldBytes) {
     this.rules = rules;
     this.encoder = encoder;
+    this.heldBytes = heldBytes;
     partitioner = new Partitioner(rules);
     records = new Records(rules);
     spare = new Records(rules);
     counts = new int[rules.partitions];
   }
 
-  /** Without an encoder, if a library or a folder is missing: all rows are left to Python. */
+  /**
+   * Without an encoder, if a library, a folder or memory is missing, or if the task has failed
+   * before, whatever the reason: all rows are left to Python.
+   */
   static TaskRows of(WriteRules rules) {
+    long held = Math.min(rules.heldBytes, heap(rules));
+    long least = Math.max(HELD_LEAST, (long) PARTITION_LEAST * rules.partitions);
     BatchEncoder encoder = null;
     try {
-      encoder = new BatchEncoder(rules);
-    } catch (IOException error) {
+      if (held >= Math.min(rules.heldBytes, least) && TaskContext.get().attemptNumber() == 0) {
+        encoder = new BatchEncoder(rules);
+        RUNNING.incrementAndGet();
+      }
+    } catch (Exception error) {
       PylogWriter.LOG.info("Python writes the rows of this task: {}", error.toString());
     } catch (LinkageError error) {
       PylogWriter.LOG.info("Python writes the rows of this task: {}", error.toString());
     }
-    return new TaskRows(rules, encoder);
+    return new TaskRows(rules, encoder, held);
+  }
+
+  /** The part of a task. Spark knows nothing of these bytes, and tasks run side by side. */
+  private static long heap(WriteRules rules) {
+    Runtime runtime = Runtime.getRuntime();
+    int cores = rules.cores > 0 ? rules.cores : runtime.availableProcessors();
+    return runtime.maxMemory() / HEAP_PARTS / Math.max(cores, RUNNING.get() + 1);
   }
 
   /** Takes rows. Returns what Python gets: those from the first one on that are left to it. */
@@ -652,14 +692,16 @@ final class TaskRows {
         return left(row, rows);
       }
       boolean due = records.count - checked == rules.checkedRows;
-      if ((due || records.size() >= rules.heldBytes) && !check()) {
+      if ((due || records.size() >= heldBytes) && !check()) {
         return left(null, rows);
       }
     }
-    if (encoder != null && check()) {
+    boolean known = encoder != null && check();
+    RestRows rest = left(null, rows);
+    if (known && !encoder.isFull) {
       PylogWriter.ENCODED.incrementAndGet();
     }
-    return left(null, rows);
+    return rest;
   }
 
   private RestRows left(InternalRow row, Iterator<Object> rows) throws IOException {
@@ -672,12 +714,19 @@ final class TaskRows {
       return new RestRows(rules, RestRows.head(0, false, "", new byte[0]), unchecked, row, rows);
     }
     encode(true);
+    before -= records.count;
+    for (int i = 0; i < unchecked.count; i++) {
+      records.add(unchecked, i);
+    }
     byte[] head = RestRows.head(before, isKeyless, encoder.finish(), encoder.batches());
-    return new RestRows(rules, head, unchecked, row, rows);
+    return new RestRows(rules, head, records, row, rows);
   }
 
-  /** Checks the latest records and chooses their partitions; false if one of them is bad. */
-  private boolean check() throws IOException {
+  /**
+   * Checks the latest records and chooses their partitions. False if Python gets the others: one
+   * of them is bad, or the file is full.
+   */
+  private boolean check() {
     long nowMs = System.currentTimeMillis();
     for (int i = checked; i < records.count; i++) {
       if (!records.isGood(i, nowMs)) {
@@ -698,10 +747,10 @@ final class TaskRows {
     }
     before += records.count - checked;
     checked = records.count;
-    if (records.size() >= rules.heldBytes || records.count >= fullBatch() * (long) occupied) {
+    if (records.size() >= heldBytes || records.count >= fullBatch() * (long) occupied) {
       encode(false);
     }
-    return true;
+    return !encoder.isFull;
   }
 
   /** Rows of a full batch: slightly fewer than fit on average, because sizes vary. */
@@ -714,7 +763,7 @@ final class TaskRows {
    * Encodes batches that are at least half full. The largest of the others follow if rows take too
    * much memory, until they have half of it; or all.
    */
-  private void encode(boolean all) throws IOException {
+  private void encode(boolean all) {
     int[] ends = new int[rules.partitions];
     int sum = 0;
     for (int p = 0; p < ends.length; p++) {
@@ -737,7 +786,7 @@ final class TaskRows {
       sizes[p] = size << 31 | p;
       left += size;
     }
-    long most = records.size() >= rules.heldBytes ? rules.heldBytes / 2 : Long.MAX_VALUE;
+    long most = records.size() >= heldBytes ? heldBytes / 2 : Long.MAX_VALUE;
     Arrays.sort(sizes);
     for (int i = sizes.length - 1; left > most; i--) {
       int p = (int) (sizes[i] & Integer.MAX_VALUE);
@@ -748,8 +797,7 @@ final class TaskRows {
   }
 
   /** Encodes records of a partition in order; returns the index of the first one that stays. */
-  private int encodeFull(int partition, int[] order, int start, int end, boolean all)
-      throws IOException {
+  private int encodeFull(int partition, int[] order, int start, int end, boolean all) {
     int at = start;
     while (at < end) {
       int stop = at;
@@ -763,10 +811,10 @@ final class TaskRows {
         stop++;
       }
       boolean half = 2 * (stop - at) >= rules.batchRows || 2 * size >= rules.batchBytes;
-      if (!all && !half && stop == end) {
+      boolean waits = !all && !half && stop == end;
+      if (waits || !encoder.encode(records, partition, order, at, stop)) {
         break;
       }
-      encoder.encode(records, partition, order, at, stop);
       at = stop;
     }
     return at;
@@ -791,6 +839,7 @@ final class TaskRows {
 
   void close() {
     if (encoder != null) {
+      RUNNING.decrementAndGet();
       encoder.close();
     }
   }
@@ -808,6 +857,10 @@ final class BatchEncoder {
   private final Lz4Frame lz4;
   private final File file;
   private final OutputStream out;
+
+  /** The file could not be written: nothing else is encoded. */
+  boolean isFull;
+
   private long position;
   private ByteBuffer batches = little(1 << 12);
 
@@ -828,13 +881,20 @@ final class BatchEncoder {
     }
     SparkConf conf = new SparkConf().set("spark.local.dir", rules.folders);
     String folder = Utils.getLocalDir(conf);
-    file = File.createTempFile("pylog-", ".rows", new File(folder));
+    // Unlike a file of java.io.File, nobody else can read it.
+    Path made = Files.createTempFile(Paths.get(folder), "pylog-", ".rows", new FileAttribute[0]);
+    file = made.toFile();
     out = new FileOutputStream(file);
   }
 
-  /** Encodes records of a partition: those whose numbers are in a part of an array. */
-  void encode(Records records, int partition, int[] order, int start, int end)
-      throws IOException {
+  /**
+   * Encodes records of a partition: those whose numbers are in a part of an array. False, and
+   * nothing is encoded, if the file has no room.
+   */
+  boolean encode(Records records, int partition, int[] order, int start, int end) {
+    if (isFull) {
+      return false;
+    }
     int rows = end - start;
     int keyNulls = lay(0, records, true, order, start, end);
     int valueNulls = lay(3, records, false, order, start, end);
@@ -850,7 +910,7 @@ final class BatchEncoder {
       most = Math.max(most, time);
     }
     ends[7] = at;
-    write(partition, rows, new int[] {keyNulls, valueNulls, 0}, least, most);
+    return write(partition, rows, new int[] {keyNulls, valueNulls, 0}, least, most);
   }
 
   /** Makes a buffer of that many bytes, and returns where the next one starts. */
@@ -902,17 +962,11 @@ final class BatchEncoder {
     return nulls;
   }
 
-  /** Writes the message of the buffers, and notes it. */
-  private void write(int partition, int rows, int[] nulls, long least, long most)
-      throws IOException {
+  /** Writes the message of the buffers, and notes it; false if that fails. */
+  private boolean write(int partition, int rows, int[] nulls, long least, long most) {
     int[] lengths = new int[BUFFERS];
-    int size = fill(lengths, rules.codec);
+    int size = fill(lengths);
     byte[] head = head(rows, nulls, lengths, size, rules.codec);
-    long allowed = Math.max(rules.decodedFree, (long) rules.decodedRatio * (head.length + size));
-    if (rules.codec != 0 && ends[BUFFERS - 1] + 1024L > allowed) {
-      size = fill(lengths, 0);
-      head = head(rows, nulls, lengths, size, 0);
-    }
     CRC32C crc = new CRC32C();
     crc.update(head, 0, head.length);
     crc.update(body, 0, size);
@@ -920,8 +974,10 @@ final class BatchEncoder {
       out.write(head, 0, head.length);
       out.write(body, 0, size);
     } catch (IOException error) {
-      String where = "the file " + file + " for rows on their way to storage cannot be written: ";
-      throw new IOException(where + error.getMessage(), error);
+      isFull = true;
+      PylogWriter.LOG.warn(
+          "Python writes the other rows of this task: {}: {}", file, error.toString());
+      return false;
     }
     if (batches.remaining() < 48) {
       batches = little(2 * batches.capacity()).put((ByteBuffer) batches.flip());
@@ -929,20 +985,20 @@ final class BatchEncoder {
     batches.putInt(partition).putInt(rows).putLong(position).putLong(head.length + size);
     batches.putLong(crc.getValue()).putLong(least).putLong(most);
     position += head.length + size;
+    return true;
   }
 
   /** Fills the body, and tells the lengths of its buffers; returns its size. */
-  private int fill(int[] lengths, int codec) {
+  private int fill(int[] lengths) {
     int at = 0;
     for (int i = 0; i < BUFFERS; i++) {
       int start = i == 0 ? 0 : ends[i - 1];
       int length = ends[i] - start;
-      int most = at + 24 + (codec == 0 ? length : bound(length));
+      int most = at + 24 + bound(length);
       if (most > body.length) {
         body = Arrays.copyOf(body, Math.max(2 * body.length, most));
       }
-      boolean plain = codec == 0 || length == 0;
-      lengths[i] = plain ? copied(at, start, length) : packed(at, start, length);
+      lengths[i] = length == 0 ? 0 : packed(at, start, length);
       int end = at + lengths[i];
       at = padded(end);
       Arrays.fill(body, end, at, (byte) 0);
@@ -985,19 +1041,14 @@ final class BatchEncoder {
       Buffer.createBuffer(builder, at, lengths[i]);
     }
     int buffers = builder.endVector();
-    int compression = 0;
-    if (codec != 0) {
-      byte type = codec == WriteRules.ZSTD ? CompressionType.ZSTD : CompressionType.LZ4_FRAME;
-      compression =
-          BodyCompression.createBodyCompression(builder, type, BodyCompressionMethod.BUFFER);
-    }
+    byte type = codec == WriteRules.ZSTD ? CompressionType.ZSTD : CompressionType.LZ4_FRAME;
+    int compression =
+        BodyCompression.createBodyCompression(builder, type, BodyCompressionMethod.BUFFER);
     RecordBatch.startRecordBatch(builder);
     RecordBatch.addLength(builder, rows);
     RecordBatch.addNodes(builder, nodes);
     RecordBatch.addBuffers(builder, buffers);
-    if (codec != 0) {
-      RecordBatch.addCompression(builder, compression);
-    }
+    RecordBatch.addCompression(builder, compression);
     int batch = RecordBatch.endRecordBatch(builder);
     Message.startMessage(builder);
     Message.addVersion(builder, MetadataVersion.V5);

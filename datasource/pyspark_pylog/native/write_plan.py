@@ -10,7 +10,6 @@ import pickle
 import struct
 
 from pyspark_pylog.sink.writer import Begun, LogWriter
-from spark_log.bounds import DECODED_FREE, DECODED_RATIO_MAX
 from spark_log.client.producing.topic_rules import TopicSpec, TopicTable
 from spark_log.segment.compression import Compression
 from spark_log.segment.partitioners import STICKY_BATCH_BYTES
@@ -21,9 +20,11 @@ COLUMNS = frozenset(("topic", "key", "value", "partition", "timestamp"))
 """The columns that Java takes."""
 PARTITIONERS = {"default": 0, "murmur2": 0, "sticky": 1, "round-robin": 2}
 CODECS = {"zstd": 1, "lz4": 2}
-RECORD_MAX = 256 << 20
-"""Bytes of a record: a batch with one is an array in Java, and so is what it is compressed to."""
-RULES = struct.Struct(">iiiiiiiqqiiiii")
+RECORD_MAX = 4 << 20
+"""Bytes of a record: Java has several copies of one, in a heap that Spark needs.  Below what a reader always decodes
+(`DECODED_FREE`), so that Java compresses each batch.
+"""
+RULES = struct.Struct(">iiiiiiiqqiii")
 """`WriteRules` of Java."""
 
 
@@ -52,8 +53,6 @@ def planned_write(function: bytes) -> list[bytes]:
         BATCH_ROWS,
         BATCH_BYTES,
         HELD_BYTES,
-        DECODED_FREE,
-        DECODED_RATIO_MAX,
     )
     return [rules, *(name.encode() for name in begun.columns)]
 
