@@ -182,7 +182,7 @@ def test_metadata_dump(pylog: Pylog) -> None:
     """Records, a version a line, or the state that they come to."""
     lines = [json.loads(line) for line in pylog.ok("metadata", "dump", "--output", "json").splitlines()]
     assert [line["version"] for line in lines] == [1, 2]
-    assert [record["type"] for record in lines[0]["records"]] == ["feature_level", "create_topic"]
+    assert [record["type"] for record in lines[0]["records"]] == ["create_topic"]
     assert "create_topic" in pylog.ok("metadata", "dump")
     assert json.loads(pylog.ok("metadata", "dump", "--state"))["version"] == 2
 

@@ -224,7 +224,7 @@ def test_records_that_were_erased_after_the_backup_are_named_and_listed_until_th
     (again,) = done.erase_again
     ((topic_id, row),) = erased.items()
     assert topic_id in log.journal.state.topics
-    assert "erased from t at" in again and format_timestamp_ms(row.time) in again
+    assert "an erasure from t ended at" in again and format_timestamp_ms(row.time) in again
     assert "`pylog topic erase t`" in again
     assert [(one.topic, one.incomplete, one.time_ms) for one in log.admin.list_erasures()] == [("t", True, row.time)]
     assert any("run the erasure again" in problem.message for problem in done.problems)

@@ -68,6 +68,9 @@ def test_upkeep_deletes_nothing_that_a_copy_names(store: ObjectStore, tmp_path: 
             assert copies.copied >= node.coordinator.state.fence > copied
         newest = store.list(SNAPSHOTS)[-1]
         store.put(newest, (store.get(newest)[:-1],))
+        with pytest.raises(CorruptObject, match="is damaged, and the copy before it has version"):
+            restore(store, new)
+        store.delete([newest])
         assert restore(store, new).missing == 0
         async with new.running() as (node,):
             assert await asyncio.to_thread(append_and_read, address([node]), "4") == [*map(str, range(5))]

@@ -20,7 +20,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
-from spark_log.journal.object_names import FORMAT_KEY, SNAPSHOTS
+from spark_log.journal.object_names import FORMAT_KEY, SNAPSHOTS, snapshot_version
 from spark_log.metadata.restores import common_end
 from spark_log.metadata.state import State
 from spark_log.node.quorum_founding import (
@@ -75,6 +75,8 @@ def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -
             assert await asyncio.to_thread(append_and_read, address([node]), "5") == ["0", "1", "2", "3", "5"]
             state, (topic_id,) = node.coordinator.state, node.coordinator.state.names.values()
             assert common_end(state, "", (topic_id, 0)) == 4, "readers of the former quorum know one record more"
+            await asyncio.to_thread(node.coordinator.root_snapshots.write)
+            assert snapshot_version(store.list(SNAPSHOTS)[-1]) == node.coordinator.state.version
         await cannot_lead(lost, "belongs to a quorum that has replaced this one")
 
     asyncio.run(scenario())

@@ -139,7 +139,7 @@ def test_the_list_says_which_backups_have_records_that_were_erased_later(tmp_pat
     restore = ["--restore", first, "--dry-run", "--url", str(tmp_path / "new")]
     done = subprocess.run([*command, *restore], env=env, capture_output=True, text=True, timeout=240, check=True)
     (again,) = json.loads(done.stdout.splitlines()[-1])["erase_again"]
-    assert "erased from t at" in again
+    assert "an erasure from t ended at" in again
     assert "records that were erased after it are there again: erase them again" in done.stderr
 
 

@@ -140,7 +140,7 @@ def test_a_self_join_reads_one_version(classic: SparkSession, url: str, log: spa
     stop = threading.Event()
 
     def appending() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.05):  # a task that begins many commits later could not read the same version
             log.append("t", texts(1))
 
     thread = threading.Thread(target=appending)
