@@ -151,4 +151,4 @@ def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
     yield make
     for path in mounted:
-        subprocess.run(["umount", str(path)], check=True)
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
