@@ -872,6 +872,7 @@ final class BatchEncoder {
   /** The body of a message. */
   private byte[] body = new byte[1 << 16];
 
+  @SuppressWarnings("rawtypes")
   BatchEncoder(WriteRules rules) throws IOException {
     this.rules = rules;
     zstd = rules.codec == WriteRules.ZSTD ? new ZstdCompressCtx() : null;
