@@ -178,7 +178,7 @@ def _quorum_copy(log: Log, asked: list[str]) -> list[Check]:
     try:
         problem = describe_quorum(log.journal).copy_problem
     except (InvalidRequest, CoordinatorNotAvailable, NotCoordinator):
-        return []  # there is no quorum, or another check says that no node leads
+        return []  # no quorum, or another check reports that no node leads
     return [Check(COPY, not problem, problem or "beside the records, not late")]
 
 

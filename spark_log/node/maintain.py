@@ -593,9 +593,8 @@ def _sweep(state: State, context: Context, memory: UpkeepMemory | None = None, *
 def _with_checkpoints_at_fence(metadata_log: MetadataLog[LogView], view: LogView) -> Steps[LogView]:
     """The view, with checkpoints that name no object below its fence, as far as this process writes checkpoints.
 
-    Otherwise, if the records after one of them are lost, the log continues with objects that are deleted.  A full disk
-    may not take a checkpoint: what is deleted makes room for it.
+    Otherwise, if the records after one of them are lost, the log continues with objects that are deleted.
     """
-    with suppress(NoSpace):
+    with suppress(NoSpace):  # what is deleted makes room for it
         return (yield from metadata_log.checkpoint_from(view, view.state.fence))
     return view

@@ -294,7 +294,7 @@ def _lost_format(store: ObjectStore, directory: DataDirectory, source: DataDirec
     """The format of a folder that has lost it, and has the records of a quorum.
 
     Neither a copy of the metadata nor a node's state has the id of the log: it is that of the directory.
-    Raises NoLog if there is no copy and no other directory, or no file of the log.
+    Raises NoLog if neither a copy nor another directory exists, or if the folder has no file of a log.
     """
     if source is None:
         content = _copy_of(store)

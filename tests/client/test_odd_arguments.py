@@ -235,9 +235,12 @@ def refusal(call: Call, arguments: tuple[Any, ...], named: dict[str, Any]) -> st
 
 @pytest.mark.parametrize("name", ["url", "token", "durability", "create", "client_rack", "storage_options"])
 def test_connect(tmp_path: Path, name: str) -> None:
-    connect(tmp_path / "log", create=True).close()
+    with connect(tmp_path / "log", create=True) as log:
+        own = log.admin.describe_cluster().cluster_id
     for one in ODD:
         for odd in forms(one):
             settings: dict[str, Any] = {"url": tmp_path / "log", "create": False, name: odd}
             with suppress(SparkLogError):
                 connect(**settings).close()
+    with connect(tmp_path / "log", create=False) as log:
+        assert log.admin.describe_cluster().cluster_id == own

@@ -18,10 +18,15 @@ MARKS = [pytest.mark.tasks, pytest.mark.skipif(IS_OFF, reason="it is turned off"
 def counter(spark: SparkSession) -> Callable[[], int]:
     """How many tasks Python has read since the last call, in whole or in part."""
     reader: Any = spark._jvm.io.pylog.spark.PylogReader  # type: ignore[union-attr]
-    before = [reader.left()]
+    return increase_of(reader.left)
+
+
+def increase_of(count: Callable[[], Any]) -> Callable[[], int]:
+    """How much a counter of the JVM has grown since the last call."""
+    before = [count()]
 
     def since() -> int:
-        before.append(reader.left())
+        before.append(count())
         return int(before[-1] - before[-2])
 
     return since

@@ -198,7 +198,7 @@ def vectors() -> Iterator[Vector]:
 
 
 def kept() -> list[Vector]:
-    """Those of the file."""
+    """The golden vectors in the file."""
     found = json.loads(FILE.read_text(encoding="utf-8"))
     return [
         Vector(

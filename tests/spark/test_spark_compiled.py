@@ -119,6 +119,6 @@ def test_a_folder_in_which_others_can_write_is_not_used(
 
 
 def test_a_sticky_folder_above_is_no_danger(made: Callable[[], Path], cache: Path) -> None:
-    """As /tmp is: others can rename only what is theirs."""
+    """In a folder such as /tmp, others can rename only their own files."""
     cache.parent.chmod(0o1777)
     assert made().parent == cache

@@ -62,7 +62,7 @@ def change(log: spark_log.Log, rng: random.Random, kind: str) -> None:
 
 
 def options(rng: random.Random, kind: str) -> dict[str, Any]:
-    """Of a load; some positions are not there, or are gone."""
+    """Options of a load; some positions do not exist, or were removed."""
     found: dict[str, Any] = rng.choice([{}, {"includeHeaders": "true"}])
     places = {number: rng.choice([-2, 0, 3, 50, 10_000 if rng.random() < 0.1 else 7]) for number in range(PARTITIONS)}
     ends = {number: rng.choice([-1, 60, 250, 900]) for number in range(PARTITIONS)}

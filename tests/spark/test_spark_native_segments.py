@@ -42,7 +42,7 @@ def probe(classic: SparkSession) -> Probe:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Of the object of a vector."""
+    """Where the object of a vector is written."""
     found = tmp_path / NAME
     found.parent.mkdir(parents=True)
     return found

@@ -32,7 +32,7 @@ from spark_log.segment.row_sorter import HELD_BYTES
 from spark_log.segment.schema import RECORD_SCHEMA
 from spark_log.store.memory import MemoryStore
 from tests.spark.builders import append, load, run_job, script
-from tests.spark.native_paths import MARKS, rows
+from tests.spark.native_paths import MARKS, increase_of, rows
 
 pytestmark = MARKS
 LARGE = {"max.message.bytes": str(10 << 20)}
@@ -49,13 +49,7 @@ NOW = datetime.now(timezone.utc)
 def encoded(classic: SparkSession) -> Callable[[], int]:
     """How many tasks the JVM has encoded to their last row since the last call."""
     writer: Any = classic._jvm.io.pylog.spark.PylogWriter  # type: ignore[union-attr]
-    before = [writer.encoded()]
-
-    def since() -> int:
-        before.append(writer.encoded())
-        return int(before[-1] - before[-2])
-
-    return since
+    return increase_of(writer.encoded)
 
 
 @pytest.fixture
@@ -123,7 +117,7 @@ def comparable(record: dict[str, Any], columns: list[str]) -> tuple[Any, ...]:
 
 
 def summary(records: list[dict[str, Any]], columns: list[str]) -> tuple[dict[int, list[Any]], list[str]]:
-    """Those with a key by partition, in order; and all of them."""
+    """Records with a key, by partition and in order; and all records."""
     of_keys: dict[int, list[Any]] = {}
     for record in records:
         if record["key"] is not None:
@@ -353,7 +347,7 @@ def test_a_replayed_version_is_written_once(classic: SparkSession, url: str, log
 def test_an_attempt_that_fails_leaves_no_file(
     classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
-    """Of a task that fails after rows were encoded, nothing is visible, and its file is deleted."""
+    """A task that fails after it has encoded rows leaves no visible record, and its file is deleted."""
     create(log, "t")
     folder = Path(classic._jvm.org.apache.spark.util.Utils.getLocalDir(classic.sparkContext._jsc.sc().conf()))  # type: ignore[union-attr]
     fails = F.expr("if(id = 29999, raise_error('the last row'), string(id))").alias("value")

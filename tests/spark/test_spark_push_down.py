@@ -393,26 +393,22 @@ def test_a_spark_that_cannot_compile_the_source_says_so(
     assert list(cache.iterdir()) == []
 
 
-def test_a_spark_that_can_compile_the_planner_alone_reads_with_python(
-    classic: SparkSession, cache: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("part", "used", "left", "what"),
+    [
+        ("reader", "ConstantColumnVector", compiled.PLANS, "reads"),
+        ("writer", "PythonBatchWriterFactory", compiled.READS, "writes"),
+    ],
+)
+def test_a_spark_that_cannot_compile_a_part_uses_python_for_it(
+    classic: SparkSession, cache: Path, caplog: pytest.LogCaptureFixture, part: str, used: str, left: str, what: str
 ) -> None:
-    source, reader, writer = compiled.sources()
+    sources = dict(zip(("source", "reader", "writer"), compiled.sources(), strict=True))
+    sources[part] = sources[part].replace(used, "RenamedInALaterSpark")
     with caplog.at_level(logging.INFO, "spark_log"):
-        broken = reader.replace("ConstantColumnVector", "RenamedInALaterSpark")
-        assert compiled.load(classic._jvm, classic.version, (source, broken, writer)) == compiled.PLANS
+        assert compiled.load(classic._jvm, classic.version, tuple(sources.values())) == left
     (record,) = caplog.records
-    assert f"reads with Python here, as Spark {classic.version} cannot compile its reader" in record.getMessage()
-
-
-def test_a_spark_that_cannot_compile_the_writer_writes_with_python(
-    classic: SparkSession, cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    source, reader, writer = compiled.sources()
-    with caplog.at_level(logging.INFO, "spark_log"):
-        broken = writer.replace("PythonBatchWriterFactory", "RenamedInALaterSpark")
-        assert compiled.load(classic._jvm, classic.version, (source, reader, broken)) == compiled.READS
-    (record,) = caplog.records
-    assert f"writes with Python here, as Spark {classic.version} cannot compile its writer" in record.getMessage()
+    assert f"{what} with Python here, as Spark {classic.version} cannot compile its {part}" in record.getMessage()
 
 
 @pytest.mark.skipif(shutil.which("javac") is None, reason="a Java without a compiler is enough to run Spark")
