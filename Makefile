@@ -17,7 +17,7 @@ RUN := $(VENV)/installed-run-$(FILES)
 LINKED := $(if $(wildcard build/__editable__*),,links-are-gone)
 PIP_INSTALL = rm -rf $(VENV)/installed-* build && $(BIN)/python -m pip install --disable-pip-version-check --editable
 
-.PHONY: setup quickstart test test-kafka test-azure test-sparks check sim chaos bench bench-kafka bench-clients pictures flames drill release-check docs docs-site promises clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-s3 test-gcs test-azure test-sparks test-yarn check sim chaos chaos-flow bench bench-kafka bench-clients pictures flames drill release-check docs docs-site promises clean links-are-gone
 
 setup: $(ALL)
 
@@ -42,14 +42,23 @@ $(RUN): $(VENV)/bin/python $(LINKED)
 quickstart: $(RUN)
 	SPARK_CONF_DIR=$(CURDIR)/conf $(BIN)/python jobs/quickstart.py
 
-# One process runs the tests that share a Spark session, the others the rest, which wait more than half of their time:
+# One process runs the tests that share a Spark session, the others the rest, which wait about half of their time:
 # see tests/conftest.py.
 test: setup
-	$(BIN)/python -m pytest --numprocesses 3
+	$(BIN)/python -m pytest --numprocesses 4
 
 # With a real Kafka broker.  The first run downloads its jars (60 MB) into .pylog/kafka.
 test-kafka: setup
 	$(BIN)/python -m pytest -m kafka tests/kafka
+
+# On versitygw, an S3 server.  Go builds it the first time, in two to seven minutes, into ~/.cache/pylog-tests.
+test-s3: setup
+	$(BIN)/python -m pytest -m s3 tests/servers tests/spark/test_spark_versity.py
+
+# On fake-gcs-server, which Go builds the first time.  gcsfs would ask for the kind of a bucket by gRPC with TLS.
+test-gcs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gcs]'
+	GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT=false $(BIN)/python -m pytest -m gcs tests/servers
 
 # With Azurite, which npm downloads.
 test-azure: setup
@@ -60,6 +69,10 @@ test-azure: setup
 test-sparks: setup
 	$(BIN)/python -m pytest -m sparks tests/spark/test_spark_versions.py
 
+# On Hadoop's YARN, whose servers (60 MB) are fetched the first time; pip fetches an environment to ship (100 MB).
+test-yarn: setup
+	$(BIN)/python -m pytest -m yarn tests/servers/test_yarn.py
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -67,11 +80,11 @@ check: setup
 	$(BIN)/python -m pytest -q tests/unit/test_imports.py tests/docs/test_prose.py
 
 sim: setup
-	$(BIN)/python -m spark_log.testing.simulation --seeds 20000 --jobs 2
-	$(BIN)/python -m spark_log.testing.replica_simulation --seeds 2000 --jobs 2
-	$(BIN)/python -m spark_log.testing.quorum_sim --seeds 5000 --jobs 2
-	$(BIN)/python -m spark_log.testing.coordinator_sim --seeds 2000 --jobs 2
-	$(BIN)/python -m spark_log.testing.month
+	$(BIN)/python -m simulation.log_sim --seeds 20000 --jobs 2
+	$(BIN)/python -m simulation.replica_sim --seeds 2000 --jobs 2
+	$(BIN)/python -m simulation.quorum_sim --seeds 5000 --jobs 2
+	$(BIN)/python -m simulation.coordinator_sim --seeds 2000 --jobs 2
+	$(BIN)/python -m simulation.month
 
 # Random runs of a stream over a log, compared with a model: first Spark's calls without a JVM, then real Spark.
 # Last, coordinators on a quorum and their clients under random faults.  Example: `make chaos SEEDS=1000 SPARK_SEEDS=5 QUORUM_ROUNDS=200`.
@@ -79,6 +92,12 @@ chaos: setup
 	$(BIN)/python -m tests.spark.random_runs --jobs 2 --seeds $(or $(SEEDS),200)
 	$(BIN)/python -m tests.spark.random_runs --engine spark --seeds $(or $(SPARK_SEEDS),2)
 	QUORUM_ROUNDS=$(or $(QUORUM_ROUNDS),50) $(BIN)/python -m pytest -q tests/chaos/test_quorum_coordinators.py tests/chaos/test_quorum_clients.py -k random
+
+# Kill and stop processes of flows, writers and a coordinator at random, with a checker on the output; then Spark's workers.
+# Example: `make chaos-flow FLOW_TROUBLES=20`, which are twenty without a coordinator and twenty with one.
+chaos-flow: setup
+	FLOW_TROUBLES=$(or $(FLOW_TROUBLES),500) $(BIN)/python -m pytest -q tests/chaos/test_killed_flow.py -k storm
+	FLOW_KILLS=$(or $(FLOW_KILLS),50) $(BIN)/python -m pytest -q tests/spark/test_spark_flow.py -k killed
 
 bench: setup
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done

@@ -19,7 +19,7 @@ from pathlib import Path
 import spark_log
 from benchmarks.beside_kafka.figures import Round
 from benchmarks.beside_kafka.machine import cpu_seconds
-from spark_log.testing.broker_roots import register_broker
+from simulation.harness.broker_roots import register_broker
 from spark_log.testing.kafka import Broker, min_insync
 
 ROOT = Path(__file__).parent.parent

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import spark_log
-from spark_log.cli.console.of_coordinator import pages_of
+from spark_log.console.of_coordinator import pages_of
 from tests.console.browser import Browser, browser
 from tests.services import Services
 

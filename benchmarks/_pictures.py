@@ -31,7 +31,7 @@ TITLES = {
     "writers": "Small commits, by writers",
     "slices": "Planning, by slices",
     "objects": "Checkpoints, by live objects",
-    "upkeep": "A round of `pylog maintain`, by merged slices",
+    "maintenance": "A round of `pylog maintain`, by merged slices",
     "groups": "Group members, by groups and members",
     "topics": "A row that names its topic, by topics",
 }

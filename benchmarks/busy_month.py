@@ -3,8 +3,8 @@
 In simulated time, on an object store in memory that counts requests: 100 topics of 100 partitions; each second one
 commit of 100 slices, so each partition gets a slice every 100 s; `retention.ms` of a day, and a round of `pylog
 maintain` every 10 minutes, with its own view of the log, as in a separate process; all other settings have their
-defaults.  The commit, its upkeep, merging, retention and garbage collection are real.  The uploaded object is encoded
-once for each group of 100 partitions, and put again under a new name for each commit.
+defaults.  The commit, its maintenance, merging, retention and garbage collection are real.  The uploaded object is
+encoded once for each group of 100 partitions, and put again under a new name for each commit.
 
 `--scale N` divides topics, partitions and slices of a commit by N, and commits every N seconds: a partition gets what
 it gets in the whole log, there are N x N times fewer partitions and N times fewer commits.
@@ -16,7 +16,7 @@ metadata log has the commits of a day.  A dropped object is remembered for a day
 Exits 1 if a figure of a later day is more than 5 % above the third day, or if CPU times have doubled in most of five or
 more later days.
 
-    --days N      30; 0.05 is 7 rounds of upkeep
+    --days N      30; 0.05 is 7 rounds of maintenance
     --scale N     10: 10 topics of 10 partitions, a commit of 10 slices every 10 s.  1: the whole log, an hour a day
     --json FILE   the table, for the page
 """
@@ -40,16 +40,16 @@ import common
 from object_store import PRICES_OF, dollars
 
 from spark_log.client.log import Log
-from spark_log.client.producing.commit import PlainProducer
-from spark_log.client.producing.topic_rules import topic_spec
-from spark_log.client.producing.upload import Uploaded, Uploader
+from spark_log.client.producer.commit import PlainProducer
+from spark_log.client.producer.topic_rules import topic_spec
+from spark_log.client.producer.upload import Uploaded, Uploader
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, DATA, META, data_key
+from spark_log.maintenance.maintain import Maintainer
 from spark_log.metadata.records import Piece
 from spark_log.model import NewTopic
-from spark_log.node.maintain import Maintainer
 from spark_log.segment.record_columns import conform
 from spark_log.store.memory import MemoryStore
+from spark_log.store.object_names import CHECKPOINTS, DATA, META, data_key
 from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import MeteredStore
 
@@ -84,13 +84,13 @@ TABLES = {
         "data_mb": "data, MB",
     },
     "requests": {"get": "gets", "put": "puts", "list": "listings", "dollars": "dollars"},
-    "times": {"commit_ms": "a commit, CPU ms", "maintain_s": "a round of upkeep, CPU s"},
+    "times": {"commit_ms": "a commit, CPU ms", "maintain_s": "a round of maintenance, CPU s"},
 }
 """The tables of the page: figures with their labels."""
 
 
 class Size(NamedTuple):
-    """The size of the log after a round of upkeep."""
+    """The size of the log after a round of maintenance."""
 
     objects: int
     """Live objects in the state."""
@@ -130,7 +130,7 @@ class Pace(NamedTuple):
     """The CPU time that it took, in all threads."""
 
     commit_ms: float
-    """The mean of the day, with the commit's share of upkeep."""
+    """The mean of the day, with the commit's share of maintenance."""
     maintain_s: float
     """A round's median of the day."""
 

@@ -22,8 +22,8 @@ import common
 MAKE = """
 import random, sys
 from immutables import Map
-from spark_log.metadata.checkpoint_format import encode_checkpoint, folded
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.formats.checkpoint_format import encode_checkpoint, folded
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import ObjectRow, Partition, State, Topic
 from spark_log.model import Slice
@@ -56,7 +56,7 @@ open(path, "wb").write(encode_checkpoint(folded(state)))
 """
 MEASURE = """
 import gc, json, resource, sys, time
-from spark_log.metadata.checkpoint_format import check_checkpoint, decode_checkpoint, encode_checkpoint, folded
+from spark_log.metadata.formats.checkpoint_format import check_checkpoint, decode_checkpoint, encode_checkpoint, folded
 from spark_log.metadata.state import ObjectRow, State
 from dataclasses import replace
 

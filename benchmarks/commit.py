@@ -1,15 +1,16 @@
 """How long does a small commit take, and does it grow with the log?
 
 One record per append, on a local disk with fsync: an object, a record and a listing.  By hand: 3 synced operations of
-about 0.35 ms, and 1 ms of Python.  The 10,000th commit is compared with the 100th: medians of 101 around each, upkeep
-included.  Then a fresh process opens the log and reads one record.
+about 0.35 ms, and 1 ms of Python.  The 10,000th commit is compared with the 100th: medians of 101 around each,
+maintenance included.  Then a fresh process opens the log and reads one record.
 
 `--objects 1000000` gives the log that many objects of other topics before.  `--rate 20` appends so many times a second,
-as writers do, instead of one after the other: at full speed the upkeep of a large log never ends.
+as writers do, instead of one after the other: at full speed the maintenance of a large log never ends.
 
-`upkeep_share_ms` is the mean of all commits minus their median: what upkeep adds to a commit, since the median commit
-meets none.  On a busy machine that is mostly the time of other programs, so `upkeep_share_cpu_ms` says the same of the
-CPU time of the thread that commits.  `upkeep_thread_cpu_ms` is the CPU time of the other threads, for each commit.
+`maintenance_share_ms` is the mean of all commits minus their median: what maintenance adds to a commit, since the
+median commit meets none.  On a busy machine that is mostly the time of other programs, so `maintenance_share_cpu_ms`
+says the same of the CPU time of the thread that commits.  `maintenance_thread_cpu_ms` is the CPU time of the other
+threads, for each commit.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import common
 from immutables import Map
 
 import spark_log
-from spark_log.metadata.checkpoint_format import encode_checkpoint, folded
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.formats.checkpoint_format import encode_checkpoint, folded
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.state import ObjectRow, Partition, State, Topic
 from spark_log.model import Slice
 
@@ -57,7 +58,7 @@ def main() -> None:
             cpu.append((time.thread_time() - cpu_begun) * 1000)
             times.append((time.perf_counter() - begun) * 1000)
             time.sleep(max(0, 1 / given.rate - times[-1] / 1000) if given.rate else 0)
-        log.journal.finish_upkeep()
+        log.journal.finish_maintenance()
         others_ms = (time.process_time() - process_begun) * 1000 - sum(cpu)
         opened = [
             float(
@@ -83,12 +84,12 @@ def main() -> None:
         p99_ms=sorted(times)[len(times) * 99 // 100],
         max_ms=max(times),
         mean_ms=statistics.mean(times),
-        upkeep_share_ms=statistics.mean(times) - statistics.median(times),
-        upkeep_share_cpu_ms=statistics.mean(cpu) - statistics.median(cpu),
-        upkeep_share_target_ms=2,
+        maintenance_share_ms=statistics.mean(times) - statistics.median(times),
+        maintenance_share_cpu_ms=statistics.mean(cpu) - statistics.median(cpu),
+        maintenance_share_target_ms=2,
         cpu_p50_ms=statistics.median(cpu),
         cpu_max_ms=max(cpu),
-        upkeep_thread_cpu_ms=others_ms / given.rows,
+        maintenance_thread_cpu_ms=others_ms / given.rows,
         growth=last / first,
         growth_target=1.2,
         open_and_read_one_ms=statistics.median(opened),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import spark_log
@@ -100,8 +101,8 @@ def report(name: str, **figures: object) -> None:
 
 @contextmanager
 def folder(where: Path | None = None) -> Iterator[str]:
-    """A new folder for a while, in that of temporary files if `where` is None."""
-    with tempfile.TemporaryDirectory(prefix="pylog-bench-", dir=where) as path:
+    """A new folder for a while, in that of temporary files if `where` is None.  Maintenance may run at its end."""
+    with tempfile.TemporaryDirectory(prefix="pylog-bench-", dir=where, ignore_cleanup_errors=True) as path:
         yield path
 
 

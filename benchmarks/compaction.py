@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import spark_log
-from spark_log.node.compaction_rounds import CompactionTally
-from spark_log.node.maintain import compact, merge
+from spark_log.maintenance.maintain import compact, merge
+from spark_log.rewriting.compaction_rounds import CompactionTally
 
 UPDATES_PER_KEY = 10
 COMMITS = 10

@@ -28,10 +28,10 @@ import common
 from _waiting import rebalance, wake
 
 import spark_log
-from spark_log.journal.object_names import data_key
 from spark_log.metadata.commands import Append
 from spark_log.metadata.records import CommitRecord
 from spark_log.model import DataObject, Run
+from spark_log.store.object_names import data_key
 
 ROOT = Path(__file__).parent.parent
 CLIENTS, PROCESSES, PARTITIONS = 50, 5, 8

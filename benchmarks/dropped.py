@@ -23,15 +23,15 @@ from dataclasses import replace
 import common
 from immutables import Map
 
-from spark_log.clock import SystemClock
 from spark_log.journal.garbage_collection import garbage
-from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import Stores, run
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, folded
-from spark_log.metadata.dropped_list_format import encode_list
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint, folded
+from spark_log.metadata.formats.dropped_list_format import encode_list
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.state import DroppedList, ObjectRow, State
+from spark_log.runtime.clock import SystemClock
 from spark_log.store.memory import MemoryStore
+from spark_log.store.object_names import data_key
 
 LIST_NAMES = 10_000
 DROPS = 100
@@ -87,7 +87,7 @@ def _in_lists(state: State, names: list[str], store: MemoryStore) -> State:
     for at in range(0, len(names), LIST_NAMES):
         upto = FENCE + 1 + (at + LIST_NAMES) // DROPS
         key = data_key(upto, "list.dropped")
-        store.put(key, [encode_list(names[at : at + LIST_NAMES])])
+        store.put(key, [encode_list(names[at : at + LIST_NAMES], key)])
         rows[key] = DroppedList(upto, LIST_NAMES)
     return replace(state, dropped_lists=Map(rows))
 

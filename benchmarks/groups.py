@@ -33,22 +33,22 @@ import msgspec
 from aiohttp import web
 
 import spark_log
+from simulation.harness.simulated_loop import LoopClock, run_simulated
 from spark_log.errors import NotCoordinator
 from spark_log.groups.group import GroupConfig, Roster, RosterMember
 from spark_log.groups.messages import HeartbeatRequest, JoinGroupRequest, MemberProtocol, SyncGroupRequest
 from spark_log.groups.subscription import ProtocolAssignment, Subscription, encode
-from spark_log.journal.commit_protocol import Proposal
+from spark_log.journal.storage.commit_protocol import Proposal
 from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import CreateTopic
-from spark_log.metadata.group_commands import CommitOffsets, SetGeneration
+from spark_log.metadata.groups.group_commands import CommitOffsets, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.state import Leadership, State
 from spark_log.model import TopicPartition
-from spark_log.node.group_coordinator import Groups
-from spark_log.node.serve import GARBAGE, SWITCH_S, start
-from spark_log.node.serve_config import ServeConfig
-from spark_log.testing.simulated_loop import LoopClock, run_simulated
+from spark_log.serve.serve import GARBAGE, SWITCH_S, start
+from spark_log.serve.serve_config import ServeConfig
+from spark_log.server.group_coordinator import Groups
 
 SESSION_MS, HEARTBEAT_MS = 45_000, 15_000
 ROUNDS = 6

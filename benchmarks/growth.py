@@ -8,8 +8,8 @@ By hand: a commit is one object and one record, whatever its partitions, so the 
 short runs. Commits and writers go one after the other through one log, so the cost of a commit is constant and writers
 share one rate.  The cost of a record is per record up to about 1 kB and per byte above.  The cost of a plan is per
 slice that it names.  An open reads the columns of all objects, and the next checkpoint encodes what changed.  The first
-round of upkeep looks at the whole log, the next ones at what changed.  No heartbeat depends on other groups.  A row of
-a Spark write that names its topic costs more when its batches are short.
+round of maintenance looks at the whole log, the next ones at what changed.  No heartbeat depends on other groups.  A
+row of a Spark write that names its topic costs more when its batches are short.
 
     --only partitions,writers    some of the tables
     --json FILE                  points and fits, from which `_pictures.py` draws
@@ -32,24 +32,24 @@ from typing import Any, NamedTuple
 import checkpoint
 import common
 import groups
+import maintenance
 import pyarrow as pa
-import upkeep
 import write_task
 
 import spark_log
-from spark_log.client.producing.commit import PlainProducer
-from spark_log.client.producing.upload import Uploaded
+from spark_log.client.producer.commit import PlainProducer
+from spark_log.client.producer.upload import Uploaded
+from spark_log.maintenance.maintain import maintain_once
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
-from spark_log.node.maintain import maintain_once
 
 CONSTANT, LINEAR = 0.25, 1.2
 """Names for exponents up to these."""
 TAIL_COMMITS = 50
 """Commits that are timed at each size of a log."""
 HOUSE_COMMITS = 200
-"""Number of commits in which upkeep runs twice."""
-SHARED = "a commit's share of upkeep, ms"
+"""Number of commits in which maintenance runs twice."""
+SHARED = "a commit's share of maintenance, ms"
 OPENED = "open and read one record, ms"
 FORGET_MS = 300
 """How long dropped objects are remembered where the benchmark does not wait for a day."""
@@ -353,7 +353,7 @@ def by_slices(sizes: Sizes) -> Table:
                 some = min(SLICES_A_COMMIT, count - made)
                 producer.commit(log.journal.state.version, [named(topic, made, some, partitions, log.journal.state)])
                 made += some
-            log.journal.run_upkeep()
+            log.journal.run_maintenance()
             costs["open, ms"].append(best(lambda url=url: spark_log.connect(url), sizes.tries) * 1e3)
             assert len(log.plan("t")) == count
             costs["plan all, ms"].append(best(lambda log=log: log.plan("t"), sizes.tries) * 1e3)
@@ -395,18 +395,18 @@ def by_objects(sizes: Sizes) -> Table:
 def by_merged_slices(sizes: Sizes) -> Table:
     """Rounds of `pylog maintain` in a log with this many merged slices, ten in each partition."""
     first, idle = "the first round of the log, CPU s", "without changes, CPU s"
-    new = f"after {sizes.new_commits} commits of {upkeep.PER_TOPIC} slices, CPU s"
+    new = f"after {sizes.new_commits} commits of {maintenance.PER_TOPIC} slices, CPU s"
     costs: dict[str, list[float]] = {first: [], new: [], idle: []}
     for count in sizes.merged:
-        log = upkeep.Measured(count // 10, count)
-        run = upkeep.Maintainer(log.open()).round
+        log = maintenance.Measured(count // 10, count)
+        run = maintenance.Maintainer(log.open()).round
         costs[first].append(log.measure(run)["cpu_seconds"])
         log.write(sizes.new_commits)
         costs[new].append(log.measure(run)["cpu_seconds"])
         log.measure(run)
         costs[idle].append(min(log.measure(run)["cpu_seconds"] for _ in range(sizes.tries)))
     return Table(
-        "upkeep",
+        "maintenance",
         "merged slices in the log",
         list(map(float, sizes.merged)),
         costs,
@@ -487,7 +487,7 @@ TABLES: dict[str, Callable[[Sizes], Table]] = {
     "writers": by_writers,
     "slices": by_slices,
     "objects": by_objects,
-    "upkeep": by_merged_slices,
+    "maintenance": by_merged_slices,
     "groups": by_groups,
     "topics": by_topics,
 }

@@ -20,7 +20,7 @@ CHILD = """
 import resource, sys, json, tracemalloc
 import numpy as np, pyarrow as pa
 import spark_log
-from spark_log.client.reading.fetch import fetch
+from spark_log.client.reader.fetch import fetch
 pool = pa.system_memory_pool()
 pa.set_memory_pool(pool)
 what, measure, url, megabytes = *sys.argv[1:4], int(sys.argv[4])

@@ -10,7 +10,7 @@ import common
 import pyarrow as pa
 
 import spark_log
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
 
 EACH = 100
 

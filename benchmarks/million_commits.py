@@ -2,7 +2,7 @@
 
 Four threads of one process append a record each, as fast as they can, to a log on a local disk with fsync.  Beside them
 `pylog maintain` runs in a separate process.  All times of the log are short (retention, fence, expiry of producers: a
-minute; a round of upkeep each 10 s), so that the log lives through many of its days.  After each twentieth of the
+minute; a round of maintenance each 10 s), so that the log lives through many of its days.  After each twentieth of the
 commits the threads pause, and the log is opened afresh, to plan a read of all of it.
 
 By hand: 2 ms of Python and an fsync for each commit, about 500 to 1,000 commits a second of four threads; half an hour.
@@ -41,7 +41,7 @@ PARTS = 20
 OPENS = 5
 """The shortest of these counts, because other work on the machine can only add time."""
 ROUNDS = 6
-"""Rounds of upkeep in a window."""
+"""Rounds of maintenance in a window."""
 SPREAD = 1.5
 WINDOWS = 8
 """A run of fewer windows is not judged."""

@@ -23,19 +23,22 @@ from pathlib import Path
 import common
 
 import spark_log
-from spark_log.journal.checkpointing import checkpoint
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import data_key
-from spark_log.journal.opening import KEPT_CHECKPOINTS, View
+from spark_log.journal.storage.checkpointing import checkpoint
+from spark_log.journal.storage.opening import KEPT_CHECKPOINTS, View
 from spark_log.journal.store_operations import Steps, Stores, run
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.model import Slice
-from spark_log.node.mirror import Mirror, begin_mirror, recover
+from spark_log.recovery.mirror import Mirror, begin_mirror
+from spark_log.recovery.mirror_recovery import recover
 from spark_log.store.local import LocalStore
+from spark_log.store.object_names import data_key
 
 RATE = 100
 """Appends a second."""
+SIZE = 1000
+"""Bytes of an object that is only there to be counted."""
 LOOK_S = 0.02
 """How often the mirror is looked at."""
 ROW = [{"value": b"x" * 100}]
@@ -120,13 +123,14 @@ def fill(store: LocalStore, root: Path, objects: int) -> None:
     for name in names:
         file = root / name
         file.parent.mkdir(parents=True)
-        file.touch()
+        with file.open("wb") as out:
+            out.truncate(SIZE)
     filled = View("", with_objects(view.state, names), head=view.head)
     run(written(filled, journal), Stores.of(store), journal.context.clock)
 
 
 def with_objects(state: State, names: list[str]) -> State:
-    rows = {name: ObjectRow(1000, 500, 1) for name in names}
+    rows = {name: ObjectRow(SIZE, 500, 1) for name in names}
     partitions = dict(state.partitions.items())
     for number, (key, part) in enumerate(sorted(partitions.items())):
         mine = names[number :: len(partitions)]

@@ -1,13 +1,16 @@
-"""What does a batch write encoded in the JVM cost beside the same write through Python?
+"""What does a write encoded in the JVM cost beside the same write through Python?
 
 A cached frame of 2 M rows with keys and values of 100 bytes, into a topic of 4 partitions, with zstd.  All figures are
 ratios, in turn, of Python's seconds and CPU time of Spark with its Python processes by the JVM's; above 1, the JVM's
-write is better.  `many_…`: into 1,000 partitions.
+write is better.  `many_…`: into 1,000 partitions.  `stream_…`: a stream that copies these rows from another topic.
+`small_…`: of a stream whose micro-batches have 100 rows, the median time of one.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -21,8 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 MANY = 1000
+SMALL = 100
+"""Rows of a small micro-batch."""
+TRIGGERS = 20
 
 
 def frame(spark: SparkSession, count: int) -> DataFrame:
@@ -40,23 +47,45 @@ def main() -> None:
     with common.folder() as folder:
         url = f"{folder}/log"
         log = spark_log.connect(url)
-        log.create_topic(spark_log.NewTopic("t", common.PARTITIONS))
+        for name in ("t", "all", "few", "copy"):
+            log.create_topic(spark_log.NewTopic(name, common.PARTITIONS))
         log.create_topic(spark_log.NewTopic("many", MANY))
         rows = frame(spark, given.rows)
+        for name, written in (("all", rows), ("few", rows.limit(SMALL * TRIGGERS))):
+            written.write.format("pylog").mode("append").option("topic", name).save(url)
 
         def write(topic: str, native: str) -> None:
             rows.write.format("pylog").mode("append").options(topic=topic, nativeRead=native).save(url)
 
+        runs = itertools.count()
+
+        def copied(source: str, native: str, **options: str) -> StreamingQuery:
+            """A run of a stream of all rows of a topic, awaited."""
+            stream = spark.readStream.format("pylog").options(subscribe=source, startingOffsets="earliest", **options)
+            writer = stream.load(url).writeStream.format("pylog").options(topic="copy", nativeRead=native)
+            writer = writer.option("checkpointLocation", f"{folder}/checkpoint-{next(runs)}").trigger(availableNow=True)
+            query = writer.start(url)
+            query.awaitTermination()
+            return query
+
+        def trigger(native: str) -> float:
+            """The median of the time of a small micro-batch, in ms."""
+            query = copied("few", native, maxOffsetsPerTrigger=str(SMALL))
+            return statistics.median(one.durationMs["addBatch"] for one in query.recentProgress if one.numInputRows)
+
         def ratio(topic: str, now: Callable[[], float]) -> float:
             """Python's by the JVM's."""
-            jvm, python = (lambda native=native: write(topic, native) for native in ("true", "false"))
+            work = copied if topic == "all" else write
+            jvm, python = (lambda native=native: work(topic, native) for native in ("true", "false"))
             return common.pairs(jvm, python, rounds=given.rounds, warm=given.warm, now=now).ratio
 
         figures = {
             f"{name}_{unit}": ratio(topic, now)
-            for name, topic in (("python", "t"), ("many", "many"))
+            for name, topic in (("python", "t"), ("many", "many"), ("stream", "all"))
             for unit, now in (("seconds", time.perf_counter), ("cpu", cpu))
         }
+        small = [(trigger("true"), trigger("false")) for _ in range(given.warm + given.rounds)][given.warm :]
+        figures["small_seconds"] = statistics.median(python / jvm for jvm, python in small)
     common.report("native_write", rows=given.rows, cpu_target=1.6, **figures)
 
 

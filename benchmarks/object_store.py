@@ -27,7 +27,7 @@ import pyarrow as pa
 
 import spark_log
 from spark_log.journal.journal import Journal
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
@@ -41,7 +41,7 @@ LARGE_ROWS = 60_000
 WIDE, WIDE_COMMITS = 50, 30
 SLICES = 16
 HOUSE_COMMITS = 300
-"""In this many commits, upkeep runs three times."""
+"""In this many commits, maintenance runs three times."""
 EVERY_S = {"commit": 1.0, "idle": 0.5, "found": 1.0}
 """How often the table has the operation, for the price of a month."""
 
@@ -206,7 +206,7 @@ def tail(store: SlowStore, writer: spark_log.Log, tries: int) -> list[Line]:
     return [idle, found]
 
 
-def poll_one(consumer: spark_log.client.consuming.consumer.Consumer) -> None:
+def poll_one(consumer: spark_log.client.consumer.consumer.Consumer) -> None:
     assert sum(map(len, consumer.poll(60_000).values())) == 1
 
 
@@ -230,7 +230,7 @@ def commits_per_second(writers: int, seconds: float) -> float:
         return sum(pool.map(write, logs)) / (time.perf_counter() - begun)
 
 
-def with_upkeep(commits: int) -> Line:
+def with_maintenance(commits: int) -> Line:
     """A commit's share of sealing, checkpoints and the objects that they replace, without waiting for any of it."""
     store = SlowStore(MemoryStore(uuid.uuid4().hex), get_ms=0, put_ms=0)
     log = open_log(store)
@@ -241,7 +241,7 @@ def with_upkeep(commits: int) -> Line:
     found = counts(requests)
     month = dollars(found) / commits * MONTH_S / EVERY_S["commit"]
     each = {kind: round(count / commits, 2) for kind, count in found.items()}
-    return Line("a small commit with its share of upkeep", 3, 0.0, each, month, EVERY_S["commit"])  # type: ignore[arg-type]
+    return Line("a small commit with its share of maintenance", 3, 0.0, each, month, EVERY_S["commit"])  # type: ignore[arg-type]
 
 
 def main() -> None:
@@ -251,7 +251,7 @@ def main() -> None:
     given = parser.parse_args()
     lines = measure(3 if given.quick else 15, 1000 if given.quick else 500_000)
     busy = {n: commits_per_second(n, 1 if given.quick else 30) for n in (1, 8)}
-    share = with_upkeep(110 if given.quick else HOUSE_COMMITS)
+    share = with_maintenance(110 if given.quick else HOUSE_COMMITS)
     for one in (*lines, share):
         month = "" if one.dollars_a_month is None else f"; ${one.dollars_a_month:.2f} a month, every {one.every_s} s"
         asked = ", ".join(f"{count} {kind}" for kind, count in sorted(one.requests.items()))

@@ -12,8 +12,8 @@ import time
 import common
 
 import spark_log
-from spark_log.client.producing.commit import PlainProducer
-from spark_log.client.producing.upload import Uploaded
+from spark_log.client.producer.commit import PlainProducer
+from spark_log.client.producer.upload import Uploaded
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 import common
 
 from spark_log.metadata import records as r
-from spark_log.metadata.batch_format import decode_batch, encode_batch
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 

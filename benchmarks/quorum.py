@@ -47,15 +47,15 @@ import common
 from coordinator import commits, cpu_s
 
 import spark_log
-from spark_log.metadata.checkpoint_format import folded
-from spark_log.metadata.layered_map import LayeredMap
+from simulation.harness.quorum_process import QuorumProcesses
+from simulation.harness.serving_nodes import ServingNodes
+from spark_log.metadata.formats.checkpoint_format import folded
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.node.quorum_state import QuorumState
 from spark_log.quorum.messages import Position
-from spark_log.quorum_node.disk import Disk
-from spark_log.quorum_node.file_operations import LocalFiles
-from spark_log.testing.quorum_process import QuorumProcesses
-from spark_log.testing.serving_nodes import ServingNodes
+from spark_log.quorum.node.disk import Disk
+from spark_log.quorum.node.file_operations import LocalFiles
+from spark_log.server.quorum.state import QuorumState
 
 CLIENTS = 50
 SNAPSHOT_BYTES = 1 << 20

@@ -2,7 +2,7 @@
 
 In simulated time, with roots in memory: brokers 0, 1, 2, and 3, which is asynchronous and keeps the newest hours only.
 Every half an hour records are written with acks=all and acks=1, and a process checks roots, copies, moves partitions,
-elects preferred leaders and does upkeep.  Each day the root of broker 2 is away twice and comes back, broker 2 is
+elects preferred leaders and does maintenance.  Each day the root of broker 2 is away twice and comes back, broker 2 is
 fenced by hand, partitions get other replicas four times, and broker 1 loses its disk twice together with the only copy
 of records that were written with acks=1, which are given up.  `retention.ms`, `gc.fence.age.ms` and the expiration of
 producers are 6 hours.
@@ -29,20 +29,20 @@ from typing import NamedTuple
 
 import common
 
-from spark_log.client.administering.brokers import fence_broker, return_broker
+from simulation.harness.broker_roots import commit_on_leader, register_broker
+from spark_log.client.admin.brokers import fence_broker, return_broker
 from spark_log.client.log import Log
-from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, DATA, META
+from spark_log.maintenance.maintain import Maintainer
+from spark_log.maintenance.partition_moves import Mover
 from spark_log.model import NewTopic, TopicPartition
-from spark_log.node.broker_prober import Prober
-from spark_log.node.copy_throttle import pace_of
-from spark_log.node.leader_balance import LeaderBalance
-from spark_log.node.maintain import Maintainer
-from spark_log.node.partition_moves import Mover
-from spark_log.node.replicator import Replicator
+from spark_log.replication.broker_prober import Prober
+from spark_log.replication.copy_throttle import pace_of
+from spark_log.replication.leader_balance import LeaderBalance
+from spark_log.replication.replicator import Replicator
+from spark_log.roots.broker_roots import BROKER_KEY
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.broker_roots import commit_on_leader, register_broker
+from spark_log.store.object_names import CHECKPOINTS, DATA, META
 from spark_log.testing.clocks import ManualClock
 
 HOUR_MS = 3_600_000

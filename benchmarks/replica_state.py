@@ -25,18 +25,18 @@ import common
 import pyarrow as pa
 from immutables import Map
 
-from spark_log.journal.object_names import data_key
 from spark_log.metadata import records as r
-from spark_log.metadata.batch_format import decode_batch, encode_batch
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, folded
-from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.placement import place, topic_shift, usable_brokers
+from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint, folded
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.replay import replay
-from spark_log.metadata.replay_replicas import with_replicas
-from spark_log.metadata.replica_commands import FenceBroker, RegisterBroker
-from spark_log.metadata.replica_state import Copies
+from spark_log.metadata.replicas.placement import place, topic_shift, usable_brokers
+from spark_log.metadata.replicas.replay_replicas import with_replicas
+from spark_log.metadata.replicas.replica_commands import FenceBroker, RegisterBroker
+from spark_log.metadata.replicas.replica_state import Copies
 from spark_log.metadata.state import ObjectRow, Partition, State, Topic
 from spark_log.model import DataObject, Placed, Run
+from spark_log.store.object_names import data_key
 
 BROKERS = 9
 """Beside broker 0."""

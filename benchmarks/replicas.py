@@ -41,13 +41,13 @@ import numpy as np
 import pyarrow as pa
 
 import spark_log
-from spark_log.metadata.replicas import deficit
-from spark_log.node.copy_throttle import Pace
-from spark_log.node.copy_to_broker import ObjectCopying
-from spark_log.node.missing_copies import copies_wanted
-from spark_log.node.replicate import replicate_every
-from spark_log.node.replicator import Replicator
-from spark_log.testing.broker_roots import ControlledRoots, register_broker
+from simulation.harness.broker_roots import ControlledRoots, register_broker
+from spark_log.maintenance.replicate import replicate_every
+from spark_log.metadata.replicas.replicas import deficit
+from spark_log.replication.copy_throttle import Pace
+from spark_log.replication.copy_to_broker import ObjectCopying
+from spark_log.replication.missing_copies import copies_wanted
+from spark_log.replication.replicator import Replicator
 
 RATE = 100
 """Appends a second."""

@@ -28,7 +28,7 @@ from quorum import free_ports
 from topic_client import fill, filled
 
 import spark_log
-from spark_log.testing.serving_nodes import ServingNodes
+from simulation.harness.serving_nodes import ServingNodes
 
 PROCESSES = 4
 

@@ -26,7 +26,7 @@ import common
 from coordinator import cpu_s, serving
 
 import spark_log
-from spark_log.net.messages import ChangesReply, ChangesRequest, decode, encode
+from spark_log.rpc.messages import ChangesReply, ChangesRequest, decode, encode
 
 TAKEOVER = ("--takeover-after", "10m")
 """The standby does not lead during the benchmark."""

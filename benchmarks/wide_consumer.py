@@ -18,7 +18,7 @@ import common
 
 import spark_log
 from spark_log.metadata.commands import CreateTopic
-from spark_log.metadata.group_commands import CommitOffsets
+from spark_log.metadata.groups.group_commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 
 WIDE = 100

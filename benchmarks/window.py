@@ -1,9 +1,9 @@
 """How much time does the option `where` save in a read of one hour, compared with a filter over everything?
 
-A topic of 100 hours in order of time, in segments as upkeep leaves them, and a window of one of the hours.  By hand:
-about 1 batch in 100, and one more for each end in each partition; in bytes the same and the segments' indexes.  The
-remaining time is Spark's own for a query, so the ratio grows with the topic: at 4 M records, 0.2 s against the 1.5 s of
-a full read.
+A topic of 100 hours in order of time, in segments as maintenance leaves them, and a window of one of the hours.  By
+hand: about 1 batch in 100, and one more for each end in each partition; in bytes the same and the segments' indexes.
+The remaining time is Spark's own for a query, so the ratio grows with the topic: at 4 M records, 0.2 s against the 1.5
+s of a full read.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_log
-from spark_log.client.reading.fetch import Touched, touched
+from spark_log.client.reader.fetch import Touched, touched
 from spark_log.conditions import as_condition
-from spark_log.node.maintain import merge
+from spark_log.maintenance.maintain import merge
 
 HOURS = 100
 HOUR_US = 3_600_000_000

@@ -13,18 +13,28 @@ from typing import Any
 import spark_log
 from spark_log import aio, errors, model
 from spark_log.aio import AsyncConsumer, AsyncLog, AsyncProducer, AsyncResult
-from spark_log.client.administering import admin
-from spark_log.client.administering.erasure import ErasureReport
+from spark_log.client.admin import admin
+from spark_log.client.admin.erasure import ErasureReport
 from spark_log.client.client_settings import CONSUMER, PRODUCER, TRANSACTION, ClientSetting
-from spark_log.client.consuming.bookmark import Bookmark
-from spark_log.client.consuming.consumer import Consumer
+from spark_log.client.consumer.bookmark import Bookmark
+from spark_log.client.consumer.consumer import Consumer
 from spark_log.client.log import Log, connect
-from spark_log.client.producing.futures import RecordFuture
-from spark_log.client.producing.producer import Producer
-from spark_log.client.producing.transaction import Transaction
+from spark_log.client.producer.futures import RecordFuture
+from spark_log.client.producer.producer import Producer
+from spark_log.client.producer.transaction import Transaction
+from spark_log.flows.flow import Flow
+from spark_log.flows.flow_progress import FlowProgress
 
 COLUMNS = 120
-FUNCTIONS = (connect, spark_log.register, spark_log.sink, spark_log.where, spark_log.tune, spark_log.metrics_listener)
+FUNCTIONS = (
+    connect,
+    spark_log.flow,
+    spark_log.register,
+    spark_log.sink,
+    spark_log.where,
+    spark_log.tune,
+    spark_log.metrics_listener,
+)
 CLASSES = (
     Log,
     Producer,
@@ -32,6 +42,7 @@ CLASSES = (
     Consumer,
     Transaction,
     Bookmark,
+    Flow,
     admin.Admin,
     AsyncLog,
     AsyncProducer,
@@ -44,6 +55,7 @@ INTERNAL = {
     AsyncLog: {"append", "create_topic", "read", "table", "topics"},
     RecordFuture: {"place"},
     Log: {"journal"},
+    Flow: {"start"},
 }
 """Methods that other modules of pylog call, and users do not; and those that have the text of another class."""
 SETTINGS = {"producer": PRODUCER, "consumer": CONSUMER, "transaction": TRANSACTION}
@@ -54,6 +66,7 @@ TYPES = (
     model.RecordMetadata,
     model.ConsumerRecord,
     ErasureReport,
+    FlowProgress,
     *(kind for kind in vars(admin).values() if inspect.isclass(kind) and kind.__module__ == admin.__name__),
 )
 HEAD = """\

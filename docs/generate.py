@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from api_reference import reference_markdown as api_markdown
-from pyspark_pylog.options import option_table
+from cli_reference import reference_markdown as cli_markdown
+from option_reference import reference_markdown as options_markdown
 from topic_configs import reference_markdown as configs_markdown
-
-from spark_log.cli import reference
 
 DOCS = Path(__file__).parent
 PAGES = {
     "topic-configs.md": configs_markdown,
-    "cli.md": reference.reference_markdown,
+    "cli.md": cli_markdown,
     "api.md": api_markdown,
-    "options.md": option_table.reference_markdown,
+    "options.md": options_markdown,
 }
 
 

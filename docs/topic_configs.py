@@ -1,16 +1,16 @@
-"""docs/topic-configs.md from the table of configs in `spark_log/settings.py`."""
+"""docs/topic-configs.md from the table of configs in `spark_log/configs/settings.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_log.config_types import ConfigSpec, Effect, format_value
-from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
+from spark_log.configs.config_types import ConfigSpec, Effect, format_value
+from spark_log.configs.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
 
 PAGE = """\
 # Configs
 
-Generated from `spark_log/settings.py` by `make docs`.
+Generated from `spark_log/configs/settings.py` by `make docs`.
 
 ## Topics
 

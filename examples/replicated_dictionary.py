@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterable, Iterator
 
 from spark_log.errors import NotLeaderOrFollower
-from spark_log.quorum_node.directory import format_directory, parse_voters
-from spark_log.quorum_node.node import Node
-from spark_log.quorum_node.node_config import NodeConfig
-from spark_log.quorum_node.vote_and_identity import Meta
+from spark_log.quorum.node.directory import format_directory, parse_voters
+from spark_log.quorum.node.node import Node
+from spark_log.quorum.node.node_config import NodeConfig
+from spark_log.quorum.node.vote_and_identity import Meta
 
 VOTERS = parse_voters("1@disk-a,2@disk-b,3@disk-c")
 

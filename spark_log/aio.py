@@ -24,11 +24,11 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from typing_extensions import Unpack
 
 from spark_log.client.client_settings import CONSUMER, PRODUCER
-from spark_log.client.consuming.consumer import Consumer
+from spark_log.client.consumer.consumer import Consumer
 from spark_log.client.log import Log
 from spark_log.client.log import connect as open_log
-from spark_log.client.producing.futures import RecordFuture
-from spark_log.client.producing.producer import Producer
+from spark_log.client.producer.futures import RecordFuture
+from spark_log.client.producer.producer import Producer
 from spark_log.client.typed_settings import ConsumerSettings, ProducerSettings, takes_settings
 from spark_log.errors import InvalidRequest
 from spark_log.model import ConsumerRecord, OffsetAndMetadata, RecordMetadata, TopicPartition

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, MsgspecError
 
 INT16_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
@@ -20,6 +20,8 @@ DECODED_FREE = 16 << 20
 """Bytes that a few bytes of a storage may become when they are decoded."""
 DECODED_RATIO_MAX = 100
 """How many bytes each byte may become, if they are more.  Writers store what would become more without compression."""
+UNREADABLE = (MsgspecError, UnicodeDecodeError, RecursionError)
+"""Errors of decoding JSON that is damaged, or of another program."""
 
 Int = Annotated[int, Meta(ge=0, le=INT_MAX)]
 """Number of a partition, broker or group; a count; a level; a timeout."""

@@ -24,6 +24,17 @@ class SparkLogError(Exception):
         """Without control characters: names in it may be another's, and it ends on a terminal or in a log."""
         return printable_lines(super().__str__())
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(kind: type[SparkLogError], args: tuple[object, ...], fields: Mapping[str, object]) -> SparkLogError:
+    """An error without its constructor, which may need more than the message."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
 
 # ------------------------------------------------------------------------------------------------- the caller's input
 
@@ -154,10 +165,12 @@ class UnknownProducerId(SparkLogError):
 class IllegalGeneration(SparkLogError):
     """The consumer is no longer a member of its group, or a newer one took over; the commit was rejected."""
 
-    def __init__(self, message: str, *, current: int) -> None:
+    def __init__(self, message: str, *, current: int, accepted_loss: bool = False) -> None:
         super().__init__(message)
         self.current = current
         """The generation in force."""
+        self.accepted_loss = accepted_loss
+        """Whether `pylog repair --accept-loss` has ended the membership, and no newer consumer."""
 
 
 class RebalanceInProgress(SparkLogError):
@@ -365,6 +378,16 @@ class LogMoved(SparkLogError):
 
 class RecordDeserialization(SparkLogError):
     """The user's deserializer fails at a record.  `poll` first returns the records before it; `seek` skips it."""
+
+    def __init__(self, message: str, *, topic: str, partition: int, offset: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
+class FunctionFailed(SparkLogError):
+    """The function of a flow fails at a record.  Nothing of the record's batch was committed."""
 
     def __init__(self, message: str, *, topic: str, partition: int, offset: int) -> None:
         super().__init__(message)

@@ -20,7 +20,9 @@ LATEST = -1
 """The end of a partition, as in Kafka."""
 
 PROGRESS_TOPIC = "__consumer_offsets"
-"""Committed offsets of groups as records, made from the log's state (metadata/consumer_offsets.py).  Read-only."""
+"""Committed offsets of groups as records, made from the log's state (metadata/groups/consumer_offsets.py).
+Read-only.
+"""
 
 CREATE_TIME = 0
 """A slice's timestamps are those of its records, set by their producers."""

@@ -30,6 +30,12 @@ def duration_text(ms: int) -> str:
     return " ".join(filter(None, parts[:2])) or "0 s"
 
 
+def texts_by_heading(table: str) -> dict[str, str]:
+    """The texts of a table: each has a heading in a line, and indented lines below it, which become one."""
+    parts = (part.split("\n") for part in re.split(r"\n(?! )", table.strip()))
+    return {heading: " ".join(line.strip() for line in lines) for heading, *lines in parts}
+
+
 def unknown_brokers(brokers: Sequence[int]) -> str:
     """The message for brokers that are not registered."""
     named = f"{'broker' if len(brokers) == 1 else 'brokers'} {', '.join(map(str, brokers))}"
@@ -97,6 +103,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def first_bytes(data: bytes) -> str:
+    """How a file begins that is not what it should be."""
+    return f"it starts with {data[:16]!r}" if data else "it is empty"
 
 
 def label_value(text: str) -> str:

@@ -11,11 +11,11 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from spark_log import Log
-from spark_log.metadata.decide.commits import decide_commit
+from spark_log.metadata.commits.decide_commits import decide_commit
 from spark_log.metadata.records import CommitRecord
 from spark_log.model import DataObject, Run
+from spark_log.segment.arrays.ipc import END, schema_message, write_options
 from spark_log.segment.batch_index import BatchEntry, encode_index
-from spark_log.segment.ipc import END, schema_message, write_options
 from spark_log.segment.schema import RECORD_SCHEMA
 
 NOW_US = 1_700_000_000_000_000

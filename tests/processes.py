@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_log.net.messages import Health, decode
+from spark_log.rpc.messages import Health, decode
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 120
@@ -24,8 +24,8 @@ DEADLINE_S = 120
 CONTROLLED = """
 import asyncio, logging, sys
 from pathlib import Path
-from spark_log.node.serve import serve
-from spark_log.node.serve_config import read_config
+from spark_log.serve.serve import serve
+from spark_log.serve.serve_config import read_config
 from spark_log.store.open import open_store
 from spark_log.testing.stores import ControlledStore
 folder, control, listen, takeover, timeout = sys.argv[1:]

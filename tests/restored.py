@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 
 import spark_log
-from spark_log.node.mirror import Mirror, begin_mirror, recover
+from spark_log.client.consumer.consumer import Consumer
+from spark_log.recovery.mirror import Mirror, begin_mirror
+from spark_log.recovery.mirror_recovery import recover
 from spark_log.store.local import LocalStore
 
 
@@ -18,9 +20,26 @@ def copy_of(log: spark_log.Log, folder: Path) -> Path:
     return folder
 
 
+def values(consumer: Consumer, wanted: int) -> list[bytes | None]:
+    """The values that a consumer gets until it has as many as are wanted, or for twelve seconds."""
+    found: list[bytes | None] = []
+    for _ in range(60):
+        found += [record.value for records in consumer.poll(200).values() for record in records]
+        if len(found) >= wanted:
+            break
+    return found
+
+
+def lose(url: str) -> None:
+    """Delete a log as a whole: a process that uses it could write while its files are deleted one by one."""
+    lost = Path(f"{url} was lost")
+    Path(url).rename(lost)
+    shutil.rmtree(lost)
+
+
 def restored(url: str, copy: Path) -> spark_log.Log:
     """The log at this URL as its mirror has it, after `pylog recover`."""
-    shutil.rmtree(url)
+    lose(url)
     recover(LocalStore(copy))
     copy.rename(url)
     return spark_log.connect(url)
@@ -28,7 +47,7 @@ def restored(url: str, copy: Path) -> spark_log.Log:
 
 def set_back(url: str, copy: Path) -> spark_log.Log:
     """The log at this URL as a snapshot of its disk has it."""
-    shutil.rmtree(url)
+    lose(url)
     shutil.copytree(copy, url)
     return spark_log.connect(url)
 

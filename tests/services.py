@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_log.groups.group import GroupConfig
-from spark_log.node.serve import MakePages, Running, start
-from spark_log.node.serve_config import ServeConfig
+from spark_log.serve.serve import MakePages, Running, start
+from spark_log.serve.serve_config import ServeConfig
 from spark_log.store.base import ObjectStore
 
 QUICK = GroupConfig(initial_rebalance_delay_ms=0, min_session_timeout_ms=100)

@@ -13,20 +13,20 @@ import pyarrow as pa
 from spark_log import Log
 from spark_log.journal.context import Context
 from spark_log.journal.index_reads import read_pieces
+from spark_log.journal.maintenance_limits import StepLimits
 from spark_log.journal.metadata_log import decided
-from spark_log.journal.object_names import data_key
 from spark_log.journal.sealing import seal, swap_in
 from spark_log.journal.store_operations import OWN_ROOT, Get, Put, Steps
-from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.maintenance.swaps import resolve
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
-from spark_log.metadata.swaps import resolve
 from spark_log.model import DataObject, Slice
-from spark_log.node.merge import merge
-from spark_log.node.segment_swaps import Replacement, prepare
+from spark_log.rewriting.merge import merge
+from spark_log.rewriting.segment_swaps import Replacement, prepare
 from spark_log.segment.offsets import as_array
 from spark_log.segment.reader import Place, decode_run
 from spark_log.segment.writer import SegmentWriter
+from spark_log.store.object_names import data_key
 
 SMALL_PIECES = StepLimits(inline_slices=0, inline_per_partition=2)
 """Seals all but the newest slices."""

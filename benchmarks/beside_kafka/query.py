@@ -20,7 +20,7 @@ from benchmarks.beside_kafka.machine import bytes_sent
 from benchmarks.beside_kafka.sides import Kafka, Pylog, Side
 from benchmarks.beside_kafka.work import Bench, Work, checkpoint, drained, noop
 from benchmarks.common import numbered_events
-from spark_log.client.reading.fetch import touched
+from spark_log.client.reader.fetch import touched
 from spark_log.conditions import as_condition
 
 TOPIC = "hours"

@@ -19,7 +19,7 @@ from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 import spark_log
 from benchmarks import _nulls
 from benchmarks.beside_kafka.machine import bytes_on_disk
-from spark_log.testing.broker_roots import register_broker
+from simulation.harness.broker_roots import register_broker
 from spark_log.testing.kafka import Broker, min_insync
 
 PARTITIONS = 4

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_log.debug import shows_tracebacks
 from spark_log.errors import SparkLogError
+from spark_log.runtime.debug import shows_tracebacks
 
 HIDE = "SPARK_HIDE_TRACEBACK"
 """PySpark's workers omit the traceback if this variable is set when they report an error."""

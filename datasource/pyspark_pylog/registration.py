@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_pylog.sessions import check_session, is_connect
-from spark_log.driver_python import is_interpreter
 from spark_log.errors import InvalidRequest
+from spark_log.runtime.driver_python import is_interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,12 +13,12 @@ def is_connect(spark: Any) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def check_session(spark: object, function: str) -> None:
+def check_session(spark: object, function: str, arguments: str = "spark") -> None:
     """Raises InvalidRequest for another object than a session, such as its URL or a frame."""
     from pyspark.sql import SparkSession
 
     if not isinstance(spark, SparkSession) and not (is_connect(spark) and type(spark).__name__ == "SparkSession"):
         raise InvalidRequest(
-            f"spark_log.{function}: expected a SparkSession, got {type_of(spark)}: call spark_log.{function}(spark) with "
+            f"spark_log.{function}: expected a SparkSession, got {type_of(spark)}: call spark_log.{function}({arguments}) with "
             "spark = SparkSession.builder.getOrCreate()"
         )

@@ -7,30 +7,32 @@ from contextlib import suppress
 
 import click
 
-from spark_log.cli.base import Root, Verb, common_options
-from spark_log.cli.bench import bench
-from spark_log.cli.brokers import broker, elect
-from spark_log.cli.cluster import cluster
-from spark_log.cli.console.command import console
-from spark_log.cli.consume import consume
-from spark_log.cli.erase import erase, erasures
-from spark_log.cli.groups import group
-from spark_log.cli.inspect import config, metadata, plan, producer
-from spark_log.cli.mirror import mirror, recover
-from spark_log.cli.move import move
-from spark_log.cli.output import echo
-from spark_log.cli.produce import produce
-from spark_log.cli.quorum import quorum, storage
-from spark_log.cli.quorum_admin import RUNNING
-from spark_log.cli.quorum_founding import adopt, restore
-from spark_log.cli.reassign import reassign
-from spark_log.cli.replicate import replicate
-from spark_log.cli.segments import segment
-from spark_log.cli.serve import serve
-from spark_log.cli.topics import topic
-from spark_log.cli.transactions import transaction
-from spark_log.cli.upkeep import checkpoint, gc, maintain, merge, repair, verify
-from spark_log.closed_pipe import EXIT_CLOSED_PIPE, discard_output, open_missing_streams
+from spark_log.cli.commands.bench import bench
+from spark_log.cli.commands.brokers import broker, elect
+from spark_log.cli.commands.cluster import cluster
+from spark_log.cli.commands.console import console
+from spark_log.cli.commands.consume import consume
+from spark_log.cli.commands.erase import erase, erasures
+from spark_log.cli.commands.flow import flow
+from spark_log.cli.commands.gateway import gateway
+from spark_log.cli.commands.groups import group
+from spark_log.cli.commands.inspect import config, metadata, plan, producer
+from spark_log.cli.commands.maintenance import checkpoint, gc, maintain, merge, repair, verify
+from spark_log.cli.commands.mirror import mirror, recover
+from spark_log.cli.commands.move import move
+from spark_log.cli.commands.produce import produce
+from spark_log.cli.commands.quorum import quorum, storage
+from spark_log.cli.commands.quorum_admin import RUNNING
+from spark_log.cli.commands.quorum_founding import adopt, restore
+from spark_log.cli.commands.reassign import reassign
+from spark_log.cli.commands.replicate import replicate
+from spark_log.cli.commands.segments import segment
+from spark_log.cli.commands.serve import serve
+from spark_log.cli.commands.topics import topic
+from spark_log.cli.commands.transactions import transaction
+from spark_log.cli.common.base import Root, Verb, common_options
+from spark_log.cli.common.output import echo
+from spark_log.runtime.closed_pipe import EXIT_CLOSED_PIPE, discard_output, open_missing_streams
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 SHELLS = ("bash", "zsh", "fish")
@@ -75,9 +77,9 @@ def completion(shell: str) -> None:
 
 
 SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
-    ("Every day", (topic, produce, consume, group)),
-    ("Administration", (serve, console, cluster, config, broker, reassign, elect, producer, transaction)),
-    ("Upkeep", (maintain, replicate, merge, gc, checkpoint, verify, repair, mirror, recover, move)),
+    ("Every day", (topic, produce, consume, group, flow)),
+    ("Administration", (serve, gateway, console, cluster, config, broker, reassign, elect, producer, transaction)),
+    ("Maintenance", (maintain, replicate, merge, gc, checkpoint, verify, repair, mirror, recover, move)),
     ("Inspection", (plan, segment, metadata)),
     ("Quorum", (quorum, storage)),
     ("Tools", (bench, completion)),

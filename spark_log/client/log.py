@@ -11,12 +11,12 @@ import pyarrow as pa
 from typing_extensions import Unpack
 
 from spark_log.client.arguments import guarded, refuses_odd_arguments
-from spark_log.client.client_settings import CONSUMER, PRODUCER, TRANSACTION
+from spark_log.client.client_settings import CONSUMER, PRODUCER, TRANSACTION, resolve_settings
 from spark_log.client.open_journal import open_journal
-from spark_log.client.producing.append import Appender, acks_of, txn_identity_if_given
-from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.scan import plan_scan, scan
-from spark_log.client.reading.scan_batches import SCAN_SCHEMA
+from spark_log.client.producer.append import Appender, acks_of, txn_identity_if_given
+from spark_log.client.reader.plan import SliceRead
+from spark_log.client.reader.scan import plan_scan, scan
+from spark_log.client.reader.scan_batches import SCAN_SCHEMA
 from spark_log.client.representations import HtmlDict, log_facts, one_line
 from spark_log.client.topic_creation import create_topic
 from spark_log.client.typed_settings import ConsumerSettings, ProducerSettings, TransactionSettings, takes_settings
@@ -29,12 +29,12 @@ from spark_log.segment.compression import DEFAULT_COMPRESSION
 from spark_log.segment.frame_columns import ColumnNames
 
 if TYPE_CHECKING:
-    from spark_log.client.administering.admin import Admin
-    from spark_log.client.administering.descriptions import TopicListing
-    from spark_log.client.consuming.bookmark import Bookmark
-    from spark_log.client.consuming.consumer import Consumer
-    from spark_log.client.producing.producer import Producer
-    from spark_log.client.producing.transaction import Transaction
+    from spark_log.client.admin.admin import Admin
+    from spark_log.client.admin.descriptions import TopicListing
+    from spark_log.client.consumer.bookmark import Bookmark
+    from spark_log.client.consumer.consumer import Consumer
+    from spark_log.client.producer.producer import Producer
+    from spark_log.client.producer.transaction import Transaction
 
 
 @guarded
@@ -50,7 +50,8 @@ def connect(
     """Open the log at `url`: a path, a bucket such as `s3://bucket/folder`, or a coordinator's address,
     `pylog://host:9550[,host2:9550]`.
 
-    If a path or bucket has no log yet, a new one is created, unless `create` is false.  A coordinator is a server,
+    If a path or bucket has no log yet, a new one is created, with a warning in Python's log, unless `create` is false.
+    A coordinator is a server,
     `pylog serve`, that writes one log for all clients; its address opens that log.  With a coordinator, this process
     keeps in memory only the metadata of the topics that it uses.  Calls that need all topics, such as any method of
     `log.admin`, load the metadata of the others.
@@ -111,12 +112,12 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Wait up to a minute until the checkpoints and other upkeep begun by this process are written, then close
+        """Wait up to a minute until the checkpoints and other maintenance begun by this process are written, then close
         connections to a coordinator.
 
         Producers and consumers are not closed: close them first.  A log that is used after this reconnects.
         """
-        self._journal.finish_upkeep()
+        self._journal.finish_maintenance()
         if self._journal.link is not None:
             self._journal.link.close()
 
@@ -147,10 +148,10 @@ class Log:
                structs of key and value.  For a topic with a schema: its columns instead of `value`, or a struct of
                them as `value`.
         txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
-               topic).  If the version is at or below the last accepted one, the append is skipped with a warning.  The
-               call then returns the offsets of the original append of that version, or {} if the log does not know
-               them.  But if the version equals the last accepted one and `data` has a different number of rows, the
-               append raises SequenceConflict.
+               topic).  A topic that was created again is another one.  If the version is at or below the last accepted
+               one, the append is skipped with a warning.  The call then returns the offsets of the original append of
+               that version, or {} if the log does not know them.  But if the version equals the last accepted one and
+               `data` has a different number of rows, the append raises SequenceConflict.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
         acks:  "all": the append waits for the in-sync replicas.  Once `min.insync.replicas` of them have the records,
@@ -189,7 +190,7 @@ class Log:
 
     def topics(self) -> dict[str, TopicListing]:
         """All topics, by name.  `log.admin.describe_topics()` has more."""
-        from spark_log.client.administering.descriptions import list_topics
+        from spark_log.client.admin.descriptions import list_topics
 
         return HtmlDict(list_topics(self.journal.refresh()))
 
@@ -265,7 +266,7 @@ class Log:
         value_format, value_parse:  as in `scan`.
         Raises InvalidRequest, UnknownTopicOrPartition.
         """
-        from spark_log.client.reading.latest import scan_latest
+        from spark_log.client.reader.latest import scan_latest
 
         return scan_latest(self._journal, topic, partitions, at, columns, where, value_format, value_parse).read_all()
 
@@ -285,14 +286,14 @@ class Log:
     @property
     def admin(self) -> Admin:
         """Administration of topics, configs, offsets, groups and producers."""
-        from spark_log.client.administering.admin import Admin
+        from spark_log.client.admin.admin import Admin
 
         return Admin(self.journal)
 
     @takes_settings(PRODUCER, ProducerSettings.__annotations__)
     def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
         """A producer that takes one record at a time.  Settings have Kafka's names, with underscores: `linger_ms`."""
-        from spark_log.client.producing.producer import Producer
+        from spark_log.client.producer.producer import Producer
 
         return Producer(self._journal, **settings)
 
@@ -300,21 +301,21 @@ class Log:
     def consumer(self, *topics: str, **settings: Unpack[ConsumerSettings]) -> Consumer:
         """A consumer of these topics; without topics, call `subscribe` or `assign`.  Settings have Kafka's names, with
         underscores: `group_id`."""
-        from spark_log.client.consuming.consumer import Consumer
+        from spark_log.client.consumer.consumer import Consumer
 
-        return Consumer(self._journal, *topics, **settings)
+        return Consumer(self._journal, *topics, **resolve_settings("consumer", CONSUMER, settings))
 
     @takes_settings(TRANSACTION, TransactionSettings.__annotations__)
     def transaction(self, transactional_id: str, **settings: Unpack[TransactionSettings]) -> Transaction:
         """A transaction over topics and consumer offsets.  Entering it takes over the id and fences the previous
         owner."""
-        from spark_log.client.producing.transaction import Transaction
+        from spark_log.client.producer.transaction import Transaction
 
         return Transaction(self.journal, transactional_id, **settings)
 
     def bookmark(self, name: str, *topics: str) -> Bookmark:
         """The position of a batch job: each run continues where the last one ended."""
-        from spark_log.client.consuming.bookmark import Bookmark
+        from spark_log.client.consumer.bookmark import Bookmark
 
         return Bookmark(self.journal, name, *topics)
 

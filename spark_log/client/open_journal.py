@@ -11,22 +11,22 @@ from os import PathLike
 from typing import Any
 
 from spark_log.client.validate import url_text
-from spark_log.clock import Clock, SystemClock
 from spark_log.errors import InvalidRequest, NoLog, StorageError, StorageUnavailable
-from spark_log.journal.claims import claimed
+from spark_log.http.address import Target, is_coordinator, parse_target
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
-from spark_log.journal.log_format import in_quorum_error
-from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.served_log import ServedLog, ServedMetadata
+from spark_log.journal.storage.claims import claimed
+from spark_log.journal.storage.log_format import in_quorum_error
 from spark_log.journal.store_operations import Stores, run
-from spark_log.metadata.decide.coordinators import closed_error, moved_to
-from spark_log.metadata.identities import identity_in
+from spark_log.metadata.commits.identities import identity_in
+from spark_log.metadata.decide_coordinators import closed_error, moved_to
 from spark_log.metadata.object_tags import tag_of_token
 from spark_log.metadata.state import State
-from spark_log.net.address import Target, is_coordinator, parse_target
-from spark_log.net.client import HttpLink, check_cluster
-from spark_log.net.messages import SERVED, ClusterInfo
+from spark_log.roots.root_options import DEFAULT_OPTIONS, RootOptions
+from spark_log.rpc.client import HttpLink, check_cluster
+from spark_log.rpc.messages import SERVED, ClusterInfo
+from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
@@ -80,7 +80,10 @@ def _followed(former: Journal, url: str, roots: RootOptions) -> Journal:
         journal = _embedded(url, roots, create=False)
     except NoLog as error:
         where = former.metadata.url
-        raise NoLog(f"the log was moved from {where} to {url}, and nothing is there: is its disk mounted?") from error
+        raise NoLog(
+            f"the log was moved from {where} to {url}, and nothing is there: is its disk mounted? If it is lost there, make a log "
+            f"of its mirror or a backup, or open it again with what it had before the move: `pylog move --cancel --force -u {where}`"
+        ) from error
     except StorageError as error:
         kind = StorageUnavailable if error.retriable else StorageError
         raise kind(
@@ -172,7 +175,7 @@ def _served(url: str, roots: RootOptions, token: str | None, partial: bool) -> J
     info = link.info()
     link.cluster_id = info.cluster_id
     try:
-        store = open_store(info.storage, roots.own(), roots.durability)
+        store = open_store(info.storage, roots.own(), roots.durability, has_begun=True)
         journal = journal_through(link, store, roots, served=info.metadata == SERVED, tag=tag, partial=partial)
     except NoLog as error:
         raise NoLog(

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 import pyarrow as pa
 from msgspec import structs
 
+from spark_log.configs.settings import cluster_config, validate_topic_configs
 from spark_log.errors import InvalidReplicaAssignment, TopicAlreadyExists, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import CreateTopic, SetSchema
-from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import State
+from spark_log.metadata.topics.decide_topics import topic_named
 from spark_log.model import NewTopic
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, as_schema
-from spark_log.settings import cluster_config, validate_topic_configs
 from spark_log.text import printable_lines
 
 DEAD_LETTER_CONFIGS = {"max.message.bytes": str(2**31 - 1), "message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -74,7 +74,7 @@ def set_first_schema(journal: Journal, topic: str, schema: pa.Schema) -> None:
 
 def _schema_command(journal: Journal, topic: str, schema: pa.Schema, deadline_ms: int | None) -> SetSchema:
     journal.require([topic], deadline_ms=deadline_ms)
-    topic_id, _ = topic_named(journal.newest, topic)
+    topic_id, _ = topic_named(journal.refresh(deadline_ms), topic)
     return SetSchema(name=topic, topic_id=topic_id, schema=to_json(schema))
 
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 def info_fields(log: Log) -> dict[str, Any]:
     """The log in numbers."""
-    from spark_log.metadata.column_map import stored_bytes
     from spark_log.metadata.features import METADATA_VERSION
+    from spark_log.metadata.maps.column_map import stored_bytes
 
     state = log.journal.refresh()
     return {

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from spark_log.positions import format_timestamp_ms
 
 if TYPE_CHECKING:
-    from spark_log.client.administering.group_listing import GroupDescription, MemberDescription
-    from spark_log.client.administering.lag import PartitionLag
+    from spark_log.client.admin.group_listing import GroupDescription, MemberDescription
+    from spark_log.client.admin.lag import PartitionLag
     from spark_log.journal.journal import Journal
     from spark_log.model import TopicPartition
 
 
 def group_rows(journal: Journal, states: Collection[str]) -> list[dict[str, Any]]:
     """A row per group that is in one of these states."""
-    from spark_log.client.administering.group_listing import describe_groups
-    from spark_log.client.administering.lag import lags_of
+    from spark_log.client.admin.group_listing import describe_groups
+    from spark_log.client.admin.lag import lags_of
 
     found = {name: one for name, one in describe_groups(journal).items() if one.state in states}
     lags = lags_of(journal, [name for name in found if name in journal.state.groups])
@@ -48,7 +48,7 @@ def _holder(group: GroupDescription) -> str | None:
 
 def lags_of_group(journal: Journal, name: str) -> list[PartitionLag]:
     """The lag in each partition in which the group has a committed offset.  Raises GroupIdNotFound."""
-    from spark_log.client.administering.lag import lags_of
+    from spark_log.client.admin.lag import lags_of
 
     return lags_of(journal, [name])[name]
 

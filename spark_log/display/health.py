@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from spark_log.errors import (
     AccessDenied,
     CoordinatorNotAvailable,
+    CorruptObject,
     InvalidRequest,
     NotCoordinator,
+    SparkLogError,
     StorageError,
 )
 from spark_log.text import counted, duration_text
@@ -39,13 +41,13 @@ def log_checks(log: Log, url: str, asked: list[str], *, writes: bool) -> list[Ch
     """
     holder = holder_checks(log, url, asked)
     storage = _storage(log) if writes else []
-    of_state = [*_brokers(log), *_set_aside(log), _upkeep(log)]
+    of_state = [*_brokers(log), *_set_aside(log), *_lost_versions(log), _maintenance(log)]
     return [_log(log), *holder, *storage, *of_state, *_quorum_copy(log, asked), _clock(log)]
 
 
 def coordinator_checks(url: str) -> list[Check]:
     """Checks of every coordinator in the URL.  A standby is healthy."""
-    from spark_log.net.address import is_coordinator, parse_target
+    from spark_log.http.address import is_coordinator, parse_target
 
     if not is_coordinator(url):
         return []
@@ -57,13 +59,13 @@ def coordinator_checks(url: str) -> list[Check]:
 def _coordinator(
     address: str, ways: tuple[bool, ...], holder: Leadership | None = None, *, ca: str | None = None
 ) -> list[Check]:
-    """A check of a coordinator, and one of the objects that its upkeep has set aside.
+    """A check of a coordinator, and one of the objects that its maintenance has set aside.
 
     ways:    whether to connect with TLS; several values are tried in order.
     holder:  if set, the coordinator is expected to lead under this epoch.
     ca:      from the URL.
     """
-    from spark_log.net.health_check import health_of
+    from spark_log.rpc.health_check import health_of
 
     what = f"coordinator {address}"
     found = next((found for tls in ways if (found := health_of(address, tls=tls, ca=ca)) is not None), None)
@@ -80,8 +82,8 @@ def _coordinator(
 
 def _aside(count: int, names: tuple[str, ...] = ()) -> Check:
     listed = f" ({', '.join(names[:NAMED_MAX])}{', …' if len(names) > NAMED_MAX else ''})" if names else ""
-    says = f"upkeep could not read {counted(count, 'object')}{listed} and has set them aside"
-    return Check("set aside", False, f"{says}: `pylog verify --deep` says what is lost")
+    says = f"maintenance could not read {counted(count, 'object')}{listed} and has set them aside"
+    return Check("set aside", False, f"{says}: `pylog verify --deep` says what is lost, and what to do")
 
 
 def _log(log: Log) -> Check:
@@ -91,8 +93,8 @@ def _log(log: Log) -> Check:
 
 def holder_checks(log: Log, url: str, asked: list[str]) -> list[Check]:
     """The coordinator that leads, unless it was checked before.  With `ca` in the URL it is checked by TLS only."""
-    from spark_log.metadata.decide.coordinators import closed_error, moving_to
-    from spark_log.net.address import is_coordinator, is_loopback, parse_target, this_host
+    from spark_log.http.address import is_coordinator, is_loopback, parse_target, this_host
+    from spark_log.metadata.decide_coordinators import closed_error, moving_to
 
     held = log.journal.state.coordinator
     if not held.address:
@@ -110,8 +112,8 @@ def holder_checks(log: Log, url: str, asked: list[str]) -> list[Check]:
 
 def _storage(log: Log) -> list[Check]:
     """Whether this process can write to the storage, as clients without a coordinator do."""
-    from spark_log.net.address import this_host
-    from spark_log.node.storage_health import in_the_way, mark_key, write_probe
+    from spark_log.http.address import this_host
+    from spark_log.journal.storage.storage_health import in_the_way, mark_key, write_probe
 
     if log.journal.state.coordinator.address:
         return []
@@ -125,10 +127,10 @@ def _storage(log: Log) -> list[Check]:
 
 
 def _brokers(log: Log) -> list[Check]:
-    from spark_log.client.administering.erasure_nodes import quorum_to_erase
-    from spark_log.client.administering.erasure_status import problems_of
-    from spark_log.node.health_findings import broker_findings
-    from spark_log.node.root_space import free_where_behind
+    from spark_log.client.admin.erasure_nodes import quorum_to_erase
+    from spark_log.client.admin.erasure_status import problems_of
+    from spark_log.monitoring.health_findings import broker_findings
+    from spark_log.replication.root_space import free_where_behind
 
     state = log.journal.state
     found = [Check(*finding) for finding in broker_findings(state, free_where_behind(log.journal.roots, state))]
@@ -138,8 +140,8 @@ def _brokers(log: Log) -> list[Check]:
 
 
 def _set_aside(log: Log) -> list[Check]:
-    """The objects that the last `pylog maintain` has set aside.  A coordinator counts those of its upkeep."""
-    from spark_log.node.upkeep_memory_file import load_memory
+    """The objects that the last `pylog maintain` has set aside.  A coordinator counts those of its maintenance."""
+    from spark_log.maintenance.memory_file import load_memory
 
     state = log.journal.state
     if state.coordinator.address or log.journal.metadata_log.is_served:
@@ -150,8 +152,21 @@ def _set_aside(log: Log) -> list[Check]:
     return [_aside(len(memory.aside.objects), memory.aside.objects)]
 
 
+def _lost_versions(log: Log) -> list[Check]:
+    """Versions that the log has lost at its end, as far as maintenance has noticed, or objects show."""
+    from spark_log.recovery.lost_ends import lost_text
+
+    try:
+        text = lost_text(log.journal)
+    except CorruptObject as error:
+        text = str(error)
+    except SparkLogError:  # this user may have no rights on the objects; a root that is away is reported by others
+        return []
+    return [Check("lost versions", False, text)] if text else []
+
+
 def _clock(log: Log) -> Check:
-    from spark_log.settings import cluster_config
+    from spark_log.configs.settings import cluster_config
 
     state = log.journal.state
     bound = cluster_config(state.configs, "log.clock.skew.max.ms")
@@ -170,8 +185,8 @@ def _clock(log: Log) -> Check:
 
 def _quorum_copy(log: Log, asked: list[str]) -> list[Check]:
     """Whether the copy beside the records is late, of a log whose metadata is in a quorum that can be asked."""
-    from spark_log.client.administering.quorum_view import describe_quorum
-    from spark_log.quorum_node.quorum_health import COPY
+    from spark_log.client.admin.quorum_view import describe_quorum
+    from spark_log.quorum.node.health import COPY
 
     if COPY in asked:
         return []
@@ -179,17 +194,19 @@ def _quorum_copy(log: Log, asked: list[str]) -> list[Check]:
         problem = describe_quorum(log.journal).copy_problem
     except (InvalidRequest, CoordinatorNotAvailable, NotCoordinator):
         return []  # no quorum, or another check reports that no node leads
-    return [Check(COPY, not problem, problem or "beside the records, not late")]
+    return [Check(COPY, not problem, problem or "not late")]
 
 
-def _upkeep(log: Log) -> Check:
-    from spark_log.journal.checkpointing import damaged_checkpoints
-    from spark_log.settings import cluster_config
+def _maintenance(log: Log) -> Check:
+    from spark_log.configs.settings import cluster_config
+    from spark_log.journal.storage.checkpointing import damaged_checkpoints, lost_checkpoint
 
     state, metadata_log = log.journal.state, log.journal.metadata_log
     if not metadata_log.is_served:  # otherwise this user may have no rights on the files
         for why in log.journal.run(damaged_checkpoints()).values():
-            return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
+            return Check("checkpoint", False, f"{why}; `pylog checkpoint` writes a new one")
+        if why := log.journal.run(lost_checkpoint()):
+            return Check("checkpoint", False, f"{why}; `pylog checkpoint` writes a new one")
     behind = max(0, state.version - log.journal.run(metadata_log.status()).checkpoint)  # others commit meanwhile
     says = f"the newest one is {counted(behind, 'version')} old"
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):

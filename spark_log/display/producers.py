@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from spark_log.positions import format_timestamp_ms
 
 if TYPE_CHECKING:
-    from spark_log.client.administering.transactional_ids import TransactionListing
+    from spark_log.client.admin.transactional_ids import TransactionListing
     from spark_log.metadata.state import State
 
 

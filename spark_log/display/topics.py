@@ -17,8 +17,8 @@ def topic_rows(state: State, *, internal: bool, names: Collection[str] | None = 
 
     names:  the topics; None: all.
     """
-    from spark_log.client.reading.plan import chunks
-    from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
+    from spark_log.client.reader.plan import chunks
+    from spark_log.metadata.groups.consumer_offsets import PARTITIONS, progress_of
 
     rows = []
     for name in sorted(state.names if names is None else names):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from spark_log.bounds import UNREADABLE
 from spark_log.model import TopicPartition
 
 CONSUMER = "consumer"
@@ -71,7 +72,7 @@ def decode_subscription(data: bytes) -> Subscription | None:
     """None for other data: of another protocol type, or of an unsupported client."""
     try:
         return _subscription.decode(data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

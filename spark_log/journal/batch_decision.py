@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from spark_log.debug import INVARIANTS_VARIABLE, checks_invariants
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.journal.context import Proposal
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.upkeep import bootstrap_records
+from spark_log.metadata.decision import Decision
 from spark_log.metadata.invariants import new_problems
+from spark_log.metadata.maintenance.decide_maintenance import bootstrap_records
 from spark_log.metadata.new_names import check_new_names
 from spark_log.metadata.records import AnyRecord
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
+from spark_log.runtime.debug import INVARIANTS_VARIABLE, checks_invariants
 
 
 @dataclass(slots=True)
@@ -64,6 +64,7 @@ def decide_batch(state: State, commands: Sequence[Proposal], now: int, *, again:
             continue
         before = attempt.state()
         try:
+            command.check_planned(before)
             decision = command.decide(before, now)
             check_new_names(before, decision.records)
             if command.allow is not None and decision.records:

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_log.clock import Clock
-from spark_log.errors import CommitUnknown, CoordinatorNotAvailable, SparkLogError
-from spark_log.journal.clock_check import ClockWatch
-from spark_log.journal.upkeep_limits import LIMITS, StepLimits
-from spark_log.metadata.decide.decision import Decision
+from spark_log.errors import CommitUnknown, ConcurrentChange, CoordinatorNotAvailable, SparkLogError, UploadFenced
+from spark_log.journal.maintenance_limits import LIMITS, StepLimits
+from spark_log.journal.storage.clock_check import ClockWatch
+from spark_log.metadata.commands import Append
+from spark_log.metadata.decision import Decision
+from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import State
-from spark_log.threads import SYSTEM_THREADS, Threads
+from spark_log.runtime.clock import Clock
+from spark_log.runtime.threads import SYSTEM_THREADS, Threads
 
 DecisionRule = Callable[[State, int], Decision[Any]]
 """A decision with its command: (state, now in ms)."""
@@ -69,6 +71,22 @@ class Proposal:
     """It was sent to a coordinator or put into the log, and the outcome is unknown."""
     deadline_ms: int | None = None
     """Limits the wait for a coordinator, on the monotonic clock; None: `Context.coordinator_wait_ms`."""
+    set_back: str | None = None
+    """The `Lineage.set_back` of the state by which it was planned; None: it may be decided after another one."""
+
+    def check_planned(self, state: State) -> None:
+        """Raises ConcurrentChange if the log was set back since, which may lack what was read; UploadFenced for an
+        append, which may lack what was written."""
+        if self.set_back in (None, lineage_of(state).set_back):
+            return
+        if isinstance(self.decide, Append):
+            raise UploadFenced(
+                "the log was set back to an older copy since this upload began, and may lack its objects: upload again"
+            )
+        raise ConcurrentChange(
+            "the log was set back to an older copy meanwhile, which may lack what was read before, so nothing was "
+            "changed: run it again; a consumer has to poll() first"
+        )
 
 
 def is_led_elsewhere(state: State, context: Context) -> bool:

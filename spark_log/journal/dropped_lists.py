@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 
 from spark_log.errors import CorruptObject
 from spark_log.journal.context import Context, Proposal
-from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Get, Put, Steps
-from spark_log.metadata.commands import ListDropped
-from spark_log.metadata.dropped_list_format import SUFFIX, decode_list, encode_list
+from spark_log.metadata.commands import Report
+from spark_log.metadata.formats.dropped_list_format import SUFFIX, decode_list, encode_list
 from spark_log.metadata.records import ListDroppedRecord
-from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
+from spark_log.store.object_names import data_key
 
 LISTS_AT_ONCE = 8
 """Lists that are read together, of some 200 KB each."""
@@ -29,9 +28,9 @@ def list_dropped(state: State, context: Context) -> Steps[State]:
     if len(state.dropped) <= context.limits.dropped_inline:
         return state
     name = data_key(state.version, f"{context.unique()}{SUFFIX}")
-    yield Put(name, (encode_list(state.dropped),), OWN_ROOT)
+    yield Put(name, (encode_list(state.dropped, name),), OWN_ROOT)
     record = ListDroppedRecord(upload_epoch=state.version, object=name)
-    return (yield Decide([Proposal(ListDropped(listed=record, history=history_of(state)))]))
+    return (yield Decide([Proposal(Report.of(state, record))]))
 
 
 def read_lists(lists: Iterable[str], use: Callable[[list[str]], object]) -> Steps[dict[str, str]]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import read_lists
+from spark_log.journal.lost_versions import check_none_lost, find_lost, known_loss
 from spark_log.journal.metadata_log import LogView
-from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
-from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
-from spark_log.metadata.column_map import rows_with_copies
-from spark_log.metadata.replicas import has_copy
+from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Refresh, Steps
+from spark_log.metadata.maintenance.decide_maintenance import decide_fence
+from spark_log.metadata.maps.column_map import rows_with_copies
+from spark_log.metadata.replay import next_version, replay_records
+from spark_log.metadata.replicas.replicas import has_copy
 from spark_log.metadata.state import State
+from spark_log.store.object_names import DATA, epoch_prefixes, prefixes_above, upload_epoch
 
 logger = logging.getLogger("spark_log")
 
@@ -63,6 +66,20 @@ def garbage(state: State, names: Iterable[str], but: Mapping[str, object] | None
     return None if lost else sorted(found)
 
 
+def garbage_from(state: State, now_ms: int) -> Steps[list[str]]:
+    """Objects in the log's own root that can be deleted once the fence has advanced as far as it may now.
+
+    Steps for `decided`: others may have written since the state was read.
+    """
+    names: list[str] = yield List(DATA, OWN_ROOT)
+    newest: State = (yield Refresh()) if any(upload_epoch(name) > state.version for name in names) else state
+    if (yield from known_loss(newest, (yield from find_lost(newest, names)))):
+        return []
+    state = next_version(state, now_ms)
+    fenced = replay_records(state, decide_fence(state, now_ms).records)
+    return (yield from garbage(fenced, names)) or []
+
+
 def _without(names: set[str], kept: Mapping[str, object]) -> set[str]:
     if len(names) * SCANNED_KEYS < len(kept):
         return {name for name in names if name not in kept}
@@ -71,7 +88,13 @@ def _without(names: set[str], kept: Mapping[str, object]) -> set[str]:
 
 
 def collect(
-    state: State, context: Context, before: Collected | None = None, root: int = OWN_ROOT, look: Look | None = None
+    state: State,
+    context: Context,
+    before: Collected | None = None,
+    root: int = OWN_ROOT,
+    look: Look | None = None,
+    *,
+    notices_loss: bool = False,
 ) -> Steps[tuple[list[str], Collected | None]]:
     """Delete garbage in one root; returns the names, and what the next collection of this process there needs to know.
 
@@ -81,8 +104,13 @@ def collect(
 
     before:  None: look at all objects, not only at those that may have become garbage since.  An upload that took
              longer than the fence has an old name.
+    notices_loss:  delete nothing if versions of the log are lost (`lost_versions.py`).
+    Raises CorruptObject then.
     """
-    old = yield from garbage(state, (yield from _candidates(before, state, root)))
+    names = yield from _candidates(before, state, root, looks_ahead=notices_loss)
+    if notices_loss and names:
+        yield from check_none_lost(state, names, context.clock.now_ms(), root, look)
+    old = yield from garbage(state, names)
     if old is None:
         return [], before
     still = partial(garbage, but=state.dropped_lists)
@@ -150,8 +178,8 @@ def _collected_up_to(state: State, broker: int) -> int:
     return end if kept is None else min(end, upload_epoch(kept[0]) - 1)
 
 
-def _candidates(before: Collected | None, state: State, root: int) -> Steps[Iterable[str]]:
-    """The objects that may have become garbage."""
+def _candidates(before: Collected | None, state: State, root: int, *, looks_ahead: bool) -> Steps[Collection[str]]:
+    """The objects that may have become garbage, and some others; of versions after the state, too, if `looks_ahead`."""
     # Before a longer pause, objects may have been dropped that the fence has passed since.
     if before is None or not before.fence <= state.fence < before.version:
         return (yield List(DATA, root))
@@ -160,6 +188,8 @@ def _candidates(before: Collected | None, state: State, root: int) -> Steps[Iter
     names = {name for name, version in before.dropped.items() if version <= state.fence}
     if (yield from read_lists(before.dropped_lists.difference(state.dropped_lists), names.update)):
         return (yield List(DATA, root))  # another process has deleted a list that the fence has passed
-    for listed in (yield [List(prefix, root) for prefix in epoch_prefixes(before.fence + 1, state.fence)]):
+    prefixes = epoch_prefixes(before.fence + 1, state.fence)
+    prefixes += prefixes_above(state.version) if looks_ahead else []
+    for listed in (yield [List(prefix, root) for prefix in prefixes]):
         names.update(listed)
     return names

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from spark_log.errors import CorruptObject
 from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Steps
+from spark_log.metadata.formats.slice_index import decode_piece, slices_of
+from spark_log.metadata.maintenance.swaps import unread_slice
 from spark_log.metadata.records import Piece
-from spark_log.metadata.slice_index import decode_piece, slices_of
-from spark_log.metadata.swaps import unread_slice
 from spark_log.model import Slice
 
 INDEX_BYTES_MAX = 4 << 20

@@ -1,7 +1,7 @@
 """The metadata of a log in one process: opens it, refreshes it, and changes it by proposals.
 
-The threads of a process share a view of a metadata log (`metadata_log.py`): here are its refreshes, its upkeep, and the
-link to a coordinator.  Proposals of several threads wait in `proposal_queue.py`.
+The threads of a process share a view of a metadata log (`metadata_log.py`): here are its refreshes, its maintenance,
+and the link to a coordinator.  Proposals of several threads wait in `proposal_queue.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from spark_log.clock import Clock, SystemClock, ticks_of
+from spark_log.configs.settings import cluster_config
+from spark_log.configs.topic_names import check_topic_name
 from spark_log.errors import (
     AuthenticationFailed,
     CommitUnknown,
@@ -26,40 +27,39 @@ from spark_log.errors import (
     NotCoordinator,
     SparkLogError,
     StorageError,
-    StorageUnavailable,
     WrongRoot,
 )
-from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere
-from spark_log.journal.fork_safety import renew_after_fork
+from spark_log.journal.maintenance import seal_and_expire
+from spark_log.journal.maintenance_limits import LIMITS, StepLimits
+from spark_log.journal.maintenance_thread import MaintenanceThread
 from spark_log.journal.metadata_log import LogView, MetadataLog, MetadataReader, decided
-from spark_log.journal.proposal_queue import ProposalQueue, fail, failure_of, stores_until
-from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
-from spark_log.journal.storage_log import open_storage_log
+from spark_log.journal.proposal_queue import ProposalQueue, fail, failure_of, late_error, stores_until
+from spark_log.journal.record_wait import await_record
+from spark_log.journal.storage.storage_log import open_storage_log
 from spark_log.journal.store_operations import OWN_ROOT, Link, Steps, Stores, beside, run
 from spark_log.journal.topic_feed import FeedView, TopicFeed, unanswered_ms
-from spark_log.journal.upkeep import seal_and_expire
-from spark_log.journal.upkeep_limits import LIMITS, StepLimits
-from spark_log.journal.upkeep_thread import UpkeepThread
 from spark_log.metadata.command_base import Command
-from spark_log.metadata.decide.coordinators import decide_release, decide_take_over, moved_error, moved_to, moving_to
-from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide_coordinators import decide_release, decide_take_over, moved_error, moved_to, moving_to
+from spark_log.metadata.decision import Decision
 from spark_log.metadata.projection import holds, is_projected, object_row
 from spark_log.metadata.records import TakeOverPurpose
-from spark_log.metadata.replica_state import Broker
-from spark_log.metadata.replicas import holders
+from spark_log.metadata.replicas.replica_state import Broker
+from spark_log.metadata.replicas.replicas import holders
+from spark_log.metadata.set_backs import following
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.settings import cluster_config
+from spark_log.roots.broker_roots import ANY_ROOT, ReplicatedStore, Roots
+from spark_log.roots.root_options import DEFAULT_OPTIONS, RootOptions
+from spark_log.runtime.clock import Clock, SystemClock, ticks_of
+from spark_log.runtime.fork_safety import renew_after_fork
+from spark_log.runtime.threads import SYSTEM_THREADS, Threads
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import answer_until, with_retries
-from spark_log.threads import SYSTEM_THREADS, Threads
-from spark_log.topic_names import check_topic_name
 
 LONG_POLL_MS_MAX = 5000
 """Maximum time of one request to a coordinator for changes: the caller has other work."""
 UNREACHABLE_WAIT_MS = 250
 """Wait for an unreachable coordinator before the storage is read instead."""
-
 UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest)
 """A client that may read the storage may read the log, even if the coordinator rejects it, is older or requires TLS."""
 UNREAD = (InvalidRequest,)
@@ -81,9 +81,7 @@ class Journal:
         root_options: RootOptions = DEFAULT_OPTIONS,
         one_root: bool = False,
     ) -> None:
-        """
-        one_root:  all objects are in one root, whatever the state says: this is a mirror.
-        """
+        """one_root:  all objects are in one root, whatever the state says: this is a mirror."""
         self._one_root = one_root
         self.metadata_log = metadata_log
         own = stores.objects[OWN_ROOT]
@@ -101,7 +99,7 @@ class Journal:
         self.refreshed_s = self._now_s()
         """When the last refresh began, by a monotonic clock: the view has what was written before."""
         self.view: LogView = self._opened()
-        """The newest view in this process, from which upkeep begins.  It does not wait for other threads' changes."""
+        """The newest view in this process, from which maintenance begins, without changes of other threads."""
 
     def _brokers(self) -> Mapping[int, Broker]:
         return {} if self._one_root else self.newest.brokers
@@ -131,7 +129,7 @@ class Journal:
         self._reading = threads.lock()
         """Held during a read of new records: one reader reads for all."""
         self._installing = threads.lock()
-        self._upkeep = UpkeepThread(self._do_upkeep, threads, self.context.clock, self.metadata.url)
+        self._maintenance = MaintenanceThread(self._do_maintenance, threads, self.context.clock, self.metadata.url)
 
     @classmethod
     def open(
@@ -157,7 +155,7 @@ class Journal:
         served:  all changes go through a coordinator.
         tag:     as in `Context`.
         partial: of a served log, hold the topics that `require` names, as long as nothing needs the whole state.
-        limits:  bounds of the log's upkeep.
+        limits:  bounds of the log's maintenance.
         root_options: how the roots of brokers are opened.
         Raises NoLog if there is none and `create` is False, UnsupportedVersion for a newer format, another kind of
         file or a lost `meta/format`, StoreNotExclusive if the storage cannot hold a log.
@@ -174,6 +172,11 @@ class Journal:
             link, partial = None, False  # its state names the coordinator of the log that it mirrors
         one_root = bool(log.form.mirrors)
         return cls(log, stores, link, partial=partial, root_options=root_options, one_root=one_root)
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether this is a mirror, which `pylog mirror run` alone changes."""
+        return self._one_root
 
     @property
     def context(self) -> Context:
@@ -229,16 +232,11 @@ class Journal:
         """The newest state in this process."""
         return self.view.state
 
-    def adopt(self, view: LogView, known: LogView) -> None:
-        """Continue with a view that follows `known`, or with that of another thread if it is newer."""
-        self._install(view, known)
-
     @property
     def newest(self) -> State:
         """The state on which the next change is decided: what `refresh_if_there` has seen, confirmed or not.
 
-        Only changes may depend on it, and what is prepared for them, such as uploads.
-        """
+        Only changes may depend on it, and what is prepared for them, such as uploads."""
         return self.view.newest
 
     def state_at(self, version: int) -> State | None:
@@ -259,7 +257,7 @@ class Journal:
     def _refresh(self) -> State:
         with self._reading:
             known, began_s = self.view, self._now_s()
-            self._install(self.run(self._log.refresh(known)), known)
+            self.adopt(self.run(self._log.refresh(known)), known)
             self.refreshed_s = began_s
         return self.view.state
 
@@ -304,6 +302,7 @@ class Journal:
                 if self._log is not self.metadata_log:
                     whole = self.run(self.metadata_log.open())
                     with self._installing:
+                        whole = whole._replace(state=following(whole.state, self.view.state))
                         self.view, self._log = whole, self.metadata_log
         return self.view.state
 
@@ -359,11 +358,11 @@ class Journal:
                 view, result = self.run(beside(read(known), steps))
             else:
                 view, result = self.run(read(known)), self.run(steps)
-            self._install(view, known)
+            self.adopt(view, known)
         return view, result
 
-    def _install(self, view: LogView, known: LogView) -> None:
-        """Install a view that follows `known`.  Readers and changes do not wait for each other.
+    def adopt(self, view: LogView, known: LogView) -> None:
+        """Continue with a view that follows `known`.  Readers and changes do not wait for each other.
 
         If another thread has installed a view meanwhile, the newer one is kept; one of the whole state in any case.
         """
@@ -406,7 +405,7 @@ class Journal:
         if self._follows_coordinator():
             wait_ms = int(min(timeout_ms, LONG_POLL_MS_MAX))
             return self._or_whole(lambda: self._ask_coordinator(wait_ms, group, topics))
-        (clock or self.context.clock).sleep_ms(poll_ms)
+        await_record(self.metadata, self.view.state.version + 1, poll_ms, clock or self.context.clock)
         return self._look()
 
     def _follows_coordinator(self) -> bool:
@@ -425,7 +424,7 @@ class Journal:
             with self._reading:
                 view = self.view
                 if view.state.version == known.state.version and view.held is known.held:
-                    self._install(changed(view), view)
+                    self.adopt(changed(view), view)
         return self.view.state
 
     def _changes(
@@ -451,7 +450,7 @@ class Journal:
             known = self.view
             view = self.run(self._log.look(known))
             if view is not known:
-                self._install(view, known)
+                self.adopt(view, known)
         return self.view.state
 
     def propose(
@@ -459,19 +458,22 @@ class Journal:
         decide: Callable[[State, int], Decision[Result]],
         deadline_ms: int | None = None,
         *,
-        upkeep: bool = True,
+        maintenance: bool = True,
+        set_back: str | None = None,
     ) -> Result:
         """Apply a decision: when this returns its reply, the change is durable.
 
         deadline_ms:  limits the wait for a coordinator, on the monotonic clock; None: that of the context.
-        upkeep:       call `upkeep_after_commit` afterwards; a caller with waiting threads calls it after releasing
-                      them.
+        maintenance:  call `maintenance_after_commit` afterwards; a caller with waiting threads calls it after
+                      releasing them.
+        set_back:     as in `Proposal`.
         Raises the decision's errors, CommitUnknown if the storage failed and the change may have been applied.
         """
         self._check_is_here()
         if isinstance(decide, Command):
             decide.check_types()
-        command = Proposal(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
+        deadline_ms = self._deadline_ms() if deadline_ms is None else deadline_ms
+        command = Proposal(decide, deadline_ms=deadline_ms, set_back=set_back)
         self._proposals.add(command)
         if self._proposals.wait_for_turn(command, self._late):
             try:
@@ -479,25 +481,20 @@ class Journal:
                     self.carry_out(self._proposals.take())
             finally:
                 self._proposals.turn.release()
-        if upkeep:
-            self.upkeep_after_commit()
+        if maintenance:
+            self.maintenance_after_commit()
         if command.error is not None:
             raise command.error
         return command.reply
 
     def _deadline_ms(self) -> int | None:
         """The deadline of a change without one: it waits for a coordinator no longer than the changes before it."""
-        return (
-            self.context.clock.monotonic_ms() + self.context.coordinator_wait_ms
-            if self._follows_coordinator()
-            else None
-        )
+        context = self.context
+        return context.clock.monotonic_ms() + context.coordinator_wait_ms if self._follows_coordinator() else None
 
     def _late(self) -> SparkLogError:
-        why = "other changes of this process wait for its answer"
-        if self._follows_coordinator():
-            return CoordinatorNotAvailable(f"{self.view.state.coordinator.address}: {why}")
-        return StorageUnavailable(f"{self.metadata.url}: {why}")
+        address = self.view.state.coordinator.address if self._follows_coordinator() else None
+        return late_error(address, self.metadata.url)
 
     def carry_out(self, commands: list[Proposal]) -> None:
         """Apply commands together; afterwards each has its reply or its error."""
@@ -512,7 +509,7 @@ class Journal:
             with self._installing:
                 known, log = self.view, self._log
             stores = stores_until(self.stores, commands, self.context.clock)
-            self._install(run(log.propose(known, commands), stores, self.context.clock, self.link), known)
+            self.adopt(run(log.propose(known, commands), stores, self.context.clock, self.link), known)
             if known.held is not None and self.view.held is None:
                 self._see_own()
             self._is_ahead = any(isinstance(command.error, LogRestored) for command in commands)
@@ -563,38 +560,38 @@ class Journal:
             raise release.error
         return bool(release.reply)
 
-    # ------------------------------------------------------------------------------------------------------------ upkeep
+    # ------------------------------------------------------------------------------------------------------- maintenance
 
-    def upkeep_after_commit(self) -> None:
-        """Start upkeep after a change, in its thread, if it is due and is not running."""
+    def maintenance_after_commit(self) -> None:
+        """Start maintenance after a change, in its thread, if it is due and is not running."""
         if not is_led_elsewhere(self.view.state, self.context) and self.metadata_log.is_due(self.view):
-            self._upkeep.start()
+            self._maintenance.start()
 
-    def run_upkeep(self) -> None:
+    def run_maintenance(self) -> None:
         """Seal, prune and checkpoint if it is due; an error is logged, never raised."""
         self.poll()
         if self.metadata_log.is_due(self.view):
-            self._upkeep.run()
+            self._maintenance.run()
 
-    def finish_upkeep(self) -> None:
-        """Wait for the upkeep that this process has started, at most a minute.
+    def finish_maintenance(self) -> None:
+        """Wait for the maintenance that this process has started, at most a minute.
 
         The end of a process waits too, unless it ends by `os._exit`.
         """
-        self._upkeep.join()
+        self._maintenance.join()
 
-    def _do_upkeep(self) -> None:
+    def _do_maintenance(self) -> None:
         known = self.view
-        self._install(self.run(self.metadata_log.look_again(known)), known)
+        self.adopt(self.run(self.metadata_log.look_again(known)), known)
         known = self.view
         if not self.metadata_log.is_due(known):
             return  # another process has done it
         # With a separate view, as another process: commits do not wait for it.
         view, _ = self.run(decided(self.metadata_log, known, seal_and_expire(known.state, self.context)))
-        self._install(view, known)
+        self.adopt(view, known)
         kept = self.run(self.metadata_log.checkpoint_and_truncate(view, known.state.fence))
-        self._install(kept, view)
+        self.adopt(kept, view)
         if kept.state is not view.state:
             with self._proposals.turn:  # a change in progress would install a state with the columns of before
                 known = self.view
-                self._install(self.metadata_log.rebased(known, view, kept), known)
+                self.adopt(self.metadata_log.rebased(known, view, kept), known)

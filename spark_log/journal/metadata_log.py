@@ -1,4 +1,4 @@
-"""The interface of the metadata log, for journals, upkeep and tools.
+"""The interface of the metadata log, for journals, maintenance and tools.
 
 `StorageLog` (`storage_log.py`) is the implementation on shared storage, `ServedLog` (`served_log.py`) that of clients
 which have no access to it.  All methods that read or write are steps:
@@ -76,12 +76,14 @@ class MetadataReader(Protocol[AnyView]):
 
 
 class MetadataLog(MetadataReader[AnyView], Protocol[AnyView]):
-    """One metadata log, for all threads of a process, with its upkeep."""
+    """One metadata log, for all threads of a process, with its maintenance."""
 
     context: Context
     """The environment of this process; on a coordinator, with its epoch."""
     is_served: bool
     """A coordinator has it: while none answers, nothing else can be read instead."""
+    reads_newest: bool
+    """Whether `refresh` reads the newest state.  Otherwise, what is beyond it may be of a newer one."""
 
     @property
     def cluster_id(self) -> str:
@@ -115,7 +117,7 @@ class MetadataLog(MetadataReader[AnyView], Protocol[AnyView]):
         """Raises ClockSkewed if this process's clock is far from the log's time and from the storage's."""
 
     def is_due(self, view: AnyView) -> bool:
-        """Whether upkeep and a checkpoint are due."""
+        """Whether maintenance and a checkpoint are due."""
 
     def look_again(self, view: AnyView) -> Steps[AnyView]:
         """The view, updated with the checkpoints that other processes have written."""

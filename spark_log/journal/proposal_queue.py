@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from spark_log.clock import Clock
-from spark_log.errors import CommitUnknown, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
+from spark_log.errors import (
+    CommitUnknown,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    SparkLogError,
+    StorageError,
+    StorageUnavailable,
+)
 from spark_log.journal.context import Proposal, unanswered
 from spark_log.journal.store_operations import Stores
+from spark_log.runtime.clock import Clock
+from spark_log.runtime.threads import Threads
 from spark_log.store.retry import with_retries_for
-from spark_log.threads import Threads
 
 LATE_S, LATE_TRIES = 2.0, 20
 """A change past its deadline waits this much longer if another thread is about to learn its outcome."""
@@ -71,6 +78,15 @@ def stores_until(stores: Stores, proposals: Sequence[Proposal], clock: Clock) ->
         return stores
     left_ms = max(ends) - clock.monotonic_ms()
     return stores._replace(metadata=with_retries_for(stores.metadata, clock, left_ms))
+
+
+def late_error(leader: str | None, url: str) -> SparkLogError:
+    """The error of a proposal that was not sent before its deadline.
+
+    leader:  address of the coordinator to which changes are sent; None: they are written to `url`.
+    """
+    why = "other changes of this process wait for its answer"
+    return CoordinatorNotAvailable(f"{leader}: {why}") if leader is not None else StorageUnavailable(f"{url}: {why}")
 
 
 def failure_of(error: SparkLogError) -> SparkLogError:

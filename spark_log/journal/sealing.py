@@ -9,18 +9,18 @@ from types import MappingProxyType
 
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.index_reads import read_known
-from spark_log.journal.object_names import (
+from spark_log.journal.maintenance_limits import StepLimits
+from spark_log.journal.store_operations import OWN_ROOT, Decide, Put, Steps
+from spark_log.metadata.commands import Swap
+from spark_log.metadata.lines import plan_of
+from spark_log.metadata.maintenance.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
+from spark_log.metadata.maps.column_map import inline_slices, maybe_trimmed
+from spark_log.metadata.records import LostOffsets, Piece, SwapRecord
+from spark_log.metadata.state import State, Topic, TopicKey
+from spark_log.model import DataObject, Placed, Slice
+from spark_log.store.object_names import (
     data_key,
 )
-from spark_log.journal.store_operations import OWN_ROOT, Decide, Put, Steps
-from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata.column_map import inline_slices, maybe_trimmed
-from spark_log.metadata.commands import Swap
-from spark_log.metadata.records import LostOffsets, Piece, SwapRecord
-from spark_log.metadata.restores import history_of
-from spark_log.metadata.state import State, Topic, TopicKey
-from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
-from spark_log.model import DataObject, Placed, Slice
 
 SWAP_TRIES = 6
 Entries = tuple[Slice | Piece, ...]
@@ -150,7 +150,7 @@ def _rewrite_ranges(
         prepared = [_rewritten(state, key, old[key], resolved, unread, kept, sealed=sealed) for key in old]
         rewrites = [one for one in prepared if one.kept == one.unread]  # `prune_lost` removes the others
         if rewrites:
-            state, _ = yield from swap_in(context, state.version, history_of(state), rewrites)
+            state, _ = yield from swap_in(context, state.version, plan_of(state), rewrites)
     return state
 
 

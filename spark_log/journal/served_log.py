@@ -21,12 +21,11 @@ from spark_log.errors import (
     SparkLogError,
     ThrottlingQuotaExceeded,
 )
-from spark_log.journal import clock_check
-from spark_log.journal.commit_protocol import hand_over
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.metadata_log import LogStatus
-from spark_log.journal.object_names import log_key
-from spark_log.journal.opening import is_of_other_log, restored_error
+from spark_log.journal.storage import clock_check
+from spark_log.journal.storage.commit_protocol import hand_over
+from spark_log.journal.storage.log_identity import restored_error
 from spark_log.journal.store_operations import (
     Answered,
     AskChanges,
@@ -39,11 +38,14 @@ from spark_log.journal.store_operations import (
     Snapshot,
     Steps,
 )
-from spark_log.metadata.batch_format import decode_batch, first_line
-from spark_log.metadata.decide.coordinators import moving_to
-from spark_log.metadata.replay import replay
+from spark_log.metadata.decide_coordinators import moving_to
+from spark_log.metadata.formats.batch_format import decode_batch, first_line
+from spark_log.metadata.replay import is_of_other_log, replay
+from spark_log.metadata.restores import record_id
+from spark_log.metadata.set_backs import following, replaced
 from spark_log.metadata.state import Leadership, State
 from spark_log.store.base import Bytes, Swept
+from spark_log.store.object_names import log_key
 
 logger = logging.getLogger("spark_log")
 
@@ -74,6 +76,7 @@ class ServedLog:
     """The metadata log of a coordinator, for one process.  Checkpoints and expiry are the coordinator's work."""
 
     is_served = True
+    reads_newest = True
 
     def __init__(self, context: Context, cluster_id: str) -> None:
         self.context = context
@@ -138,9 +141,10 @@ class ServedLog:
         opened = yield from self._opened(view, changes)
         if opened.state.version < version:
             raise restored_error(f"version {version}")
-        if changes.lacks_head:
-            logger.warning("version %d has changed: an older copy of the log was restored", version)
-        return opened
+        if not changes.lacks_head:
+            return opened._replace(state=following(opened.state, view.state))
+        logger.warning("version %d has changed: an older copy of the log was restored", version)
+        return opened._replace(state=replaced(opened.state, view.state, record_id(view.head)))
 
     def _opened(self, view: ServedView, changes: Changes) -> Steps[ServedView]:
         """A new view at the end of the log.
@@ -173,7 +177,7 @@ class ServedLog:
     def _followed(self, view: ServedView, told: Answered | Changes) -> ServedView | None:
         """The view after the records of an answer; None without records, or if they may be of another history."""
         if told.state is not None:
-            return ServedView(told.state)
+            return ServedView(following(told.state, view.state))
         state = view.state
         for data in told.batches:
             batch = decode_batch(data, log_key(state.version + 1))
@@ -319,7 +323,7 @@ class ServedMetadata:
         raise InvalidRequest(
             f"{self.url}/{key}: the coordinator serves this log's metadata, and its clients do not use it on the "
             "storage; a tool that works on these files needs the URL of the storage. If the metadata is in a quorum, "
-            "its leader runs the upkeep, `pylog metadata dump DIR` shows the directory of a node, and repair, mirror "
+            "its leader runs the maintenance, `pylog metadata dump DIR` shows the directory of a node, and repair, mirror "
             "and move are not possible yet: see docs/quorum.md"
         )
 

@@ -1,6 +1,6 @@
 """The storage operations of the protocol, as values.
 
-The protocol (`commit_protocol.py`, `upkeep.py`) is written as generators that yield an operation, or a list of
+The protocol (`commit_protocol.py`, `maintenance.py`) is written as generators that yield an operation, or a list of
 operations that may run in parallel, and are resumed with the answer.  `run` executes them on real stores; the
 simulation executes the same generators on a simulated store, in an order drawn from a seed.
 
@@ -19,18 +19,18 @@ from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, StorageUnavailable, WrongRoot
-from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore
-from spark_log.journal.object_names import listed
-from spark_log.journal.read_failover import NOT_READ
-from spark_log.journal.replica_puts import copy_missing, put_replicas
-from spark_log.metadata.decide.coordinators import check_is_here
+from spark_log.metadata.decide_coordinators import check_is_here
 from spark_log.metadata.projection import Delta, Holdings
-from spark_log.metadata.replicas import Targets
+from spark_log.metadata.replicas.replicas import Targets
 from spark_log.metadata.state import Leadership, State
 from spark_log.model import Placed
+from spark_log.roots.broker_roots import ANY_ROOT, ReplicatedStore
+from spark_log.roots.read_failover import NOT_READ
+from spark_log.roots.replica_puts import copy_missing, put_replicas
+from spark_log.runtime.clock import Clock
 from spark_log.store.base import Chunks, ObjectStore
+from spark_log.store.object_names import listed
 
 logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
@@ -526,7 +526,7 @@ def _one(op: Op, stores: Stores, clock: Clock) -> Any:
                     return store.get_intact(op.key, op.start, op.end, op.check)
                 return store.get(op.key, op.start, op.end)
             except NOT_READ:
-                return None  # upkeep skips what it cannot read, and nothing of it is lost
+                return None  # maintenance skips what it cannot read, and nothing of it is lost
         case Put():
             store.put(op.key, Chunks(op.chunks) if callable(op.chunks) else op.chunks)
         case List():

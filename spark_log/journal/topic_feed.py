@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spark_log.errors import CoordinatorNotAvailable, NotCoordinator, SparkLogError
-from spark_log.journal.commit_protocol import hand_over
 from spark_log.journal.context import Proposal
 from spark_log.journal.metadata_log import MetadataLog
-from spark_log.journal.opening import restored_error
+from spark_log.journal.storage.commit_protocol import hand_over
+from spark_log.journal.storage.log_identity import restored_error
 from spark_log.journal.store_operations import Answered, AskTopics, Sleep, Steps
 from spark_log.metadata.projection import Delta, Holdings, apply, asking_for, held_of, nothing_held
+from spark_log.metadata.restores import record_id
+from spark_log.metadata.set_backs import following, replaced
 from spark_log.metadata.state import State
 
 logger = logging.getLogger("spark_log")
@@ -119,7 +121,11 @@ class TopicFeed:
         if changes.restored:
             logger.warning("version %d has changed: an older copy of the log was restored", view.state.version)
         state = apply(view.state, changes)
-        return view if state is view.state else view_of(state, changes.head)
+        if state is view.state:
+            return view
+        if changes.restored:
+            return view_of(replaced(state, view.state, record_id(view.head)), changes.head)
+        return view_of(following(state, view.state), changes.head)
 
     def _is_silent(self) -> bool:
         """Whether no coordinator has answered for `unanswered_ms`; called after each request without an answer."""

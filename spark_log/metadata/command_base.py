@@ -11,8 +11,8 @@ from typing_extensions import Self
 
 from spark_log.bounds import Int, Text
 from spark_log.errors import InvalidRequest
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.restores import history_of
+from spark_log.metadata.decision import Decision
+from spark_log.metadata.lines import is_of_plan
 from spark_log.metadata.state import State
 from spark_log.text import shown
 
@@ -80,19 +80,19 @@ class PlannedCommand(Command, frozen=True, kw_only=True):
     """Base of commands that are true only of the log whose state was read: they have its offsets, versions and epochs,
     or say what was written, deleted or found on the roots since then.
 
-    They do nothing, with the reply `void`, if the log was restored from a copy since.
+    They do nothing, with the reply `void`, if the log was restored from a copy since, or set back to an older one.
     """
 
     void: ClassVar[Any] = False
-    """The reply in another history."""
+    """The reply in another log."""
     history: Text = ""
-    """The history of the state by which it was planned (`metadata/restores.py`)."""
+    """The history of the state by which it was planned, or that with its place in the line: `plan_of`."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[Any]:
-        return self.decide(state, now_ms) if self.history == history_of(state) else Decision((), self.void)
+        return self.decide(state, now_ms) if is_of_plan(state, self.history) else Decision((), self.void)
 
     def decide(self, state: State, now_ms: int) -> Decision[Any]:
-        """Decide the command in the history in which it was planned."""
+        """Decide the command in the log in which it was planned."""
         raise NotImplementedError
 
 

@@ -18,11 +18,12 @@ from spark_log.bounds import AnyLong, Document, Int, Long, LongOrNone, Text
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, HeldPosition, PlannedCommand, topic_names
-from spark_log.metadata.decide import commits, topics, transactional_ids, upkeep
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.schemas import decide_set_schema, first_schema_records
+from spark_log.metadata.commits import decide_commits as commits
+from spark_log.metadata.commits import decide_transactional_ids as transactional_ids
+from spark_log.metadata.commits.pending_commits import LackingObject
+from spark_log.metadata.decision import Decision, decide_if_changed
 from spark_log.metadata.erasures import name_of_own
-from spark_log.metadata.group_commands import (
+from spark_log.metadata.groups.group_commands import (
     CommitOffsets,
     Committer,
     DeleteOffsets,
@@ -32,27 +33,26 @@ from spark_log.metadata.group_commands import (
     RenewSession,
     check_unfenced,
 )
-from spark_log.metadata.pending_commits import LackingObject
+from spark_log.metadata.lines import plan_of
+from spark_log.metadata.maintenance import decide_maintenance as maintenance
 from spark_log.metadata.replay import replay_records
-from spark_log.metadata.replica_commands import (
-    AddCopies,
+from spark_log.metadata.replicas.replica_commands import (
     AddPendingCopies,
     AlterBroker,
     AlterReassignments,
     DropCopies,
     ElectLeader,
-    EndReassignments,
     FenceBroker,
     JoinIsr,
-    LoseCommit,
     RegisterBroker,
     RemoveBroker,
-    RemoveCopies,
     ResetReplicas,
     ReturnBroker,
 )
-from spark_log.metadata.schemas import schema_of
 from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.topics import decide_topics as topics
+from spark_log.metadata.topics.decide_schemas import decide_set_schema, first_schema_records
+from spark_log.metadata.topics.schemas import schema_of
 
 TRANSACTIONAL = "txn:"
 """Prefix of the producer of a transactional id in the state."""
@@ -64,9 +64,17 @@ SLICES_INLINE_MAX = 1000
 # --------------------------------------------------------------------------------------------------------------- topics
 
 
-class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
-    role = "write"
+class TopicCommand(Command, frozen=True, kw_only=True):
+    """Base of commands of one topic."""
+
     name: Text
+
+    def topics(self, state: State) -> Sequence[str]:
+        return (self.name,)
+
+
+class CreateTopic(TopicCommand, frozen=True, kw_only=True, tag="create_topic"):
+    role = "write"
     partitions: AnyLong
     configs: dict[Text, Text] = msgspec.field(default_factory=dict)
     topic_id: Text
@@ -88,12 +96,8 @@ class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
             schema=self.schema,
         )
 
-    def topics(self, state: State) -> Sequence[str]:
-        return (self.name,)
 
-
-class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
-    name: Text
+class AddPartitions(TopicCommand, frozen=True, kw_only=True, tag="add_partitions"):
     total: AnyLong
     known: Int = 0
     """The old total.  A retry succeeds if the new total is already in place."""
@@ -102,9 +106,6 @@ class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
         if self.known and self.known < self.total == topics.topic_named(state, self.name)[1].partitions:
             return Decision((), None)
         return topics.decide_add_partitions(state, self.name, self.total)
-
-    def topics(self, state: State) -> Sequence[str]:
-        return (self.name,)
 
 
 class SetConfigs(Command, frozen=True, kw_only=True, tag="set_configs"):
@@ -119,11 +120,10 @@ class SetConfigs(Command, frozen=True, kw_only=True, tag="set_configs"):
         return () if self.name is None else (self.name,)
 
 
-class SetSchema(Command, frozen=True, kw_only=True, tag="set_schema"):
+class SetSchema(TopicCommand, frozen=True, kw_only=True, tag="set_schema"):
     """Give a topic a schema, or the next version of it."""
 
     role = "write"
-    name: Text
     topic_id: Text
     """Id of the topic: a new topic of the same name is kept as it is."""
     schema: Document
@@ -139,12 +139,8 @@ class SetSchema(Command, frozen=True, kw_only=True, tag="set_schema"):
             return Decision((), known.version)
         return decide_set_schema(state, self.name, topic_id, self.schema)
 
-    def topics(self, state: State) -> Sequence[str]:
-        return (self.name,)
 
-
-class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
-    name: Text
+class DeleteTopic(TopicCommand, frozen=True, kw_only=True, tag="delete_topic"):
     topic_id: Text = ""
     """Id of the topic.  A retry succeeds if the topic is gone, and a new topic of the same name is kept."""
 
@@ -152,9 +148,6 @@ class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
         if self.topic_id and state.names.get(self.name) != self.topic_id:
             return Decision((), self.topic_id)
         return topics.decide_delete_topic(state, self.name)
-
-    def topics(self, state: State) -> Sequence[str]:
-        return (self.name,)
 
 
 class Start(NamedTuple):
@@ -252,16 +245,7 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
 
     def pack(self, reply: commits.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
-        return _PackedCommitted(
-            reply.version,
-            rows,
-            reply.repeated,
-            reply.last,
-            reply.time_ms,
-            reply.pending,
-            reply.lacking,
-            reply.restored_after,
-        )
+        return _PackedCommitted(reply.version, rows, *reply[2:])
 
     def unpack(self, packed: Any) -> commits.Committed:
         found = msgspec.convert(packed, _PackedCommitted)
@@ -342,7 +326,7 @@ def _check_transactional(producer: str) -> None:
         )
 
 
-# --------------------------------------------------------------------------------------------------------------- upkeep
+# ---------------------------------------------------------------------------------------------------------- maintenance
 
 
 class Fence(Command, frozen=True, kw_only=True, tag="fence"):
@@ -352,7 +336,7 @@ class Fence(Command, frozen=True, kw_only=True, tag="fence"):
     """The oldest copy of the metadata, see `decide_fence`; the coordinator sets it."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return upkeep.decide_fence(state, now_ms, self.copied)
+        return maintenance.decide_fence(state, now_ms, self.copied)
 
     def keeping(self, held: Callable[[], tuple[HeldPosition, ...]], copied: int | None = None) -> Self:
         return with_values(self, copied=copied)
@@ -381,7 +365,7 @@ class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
     """Even if commits at several times are later than the present."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return upkeep.decide_reset_clock(state, now_ms, force=self.force)
+        return maintenance.decide_reset_clock(state, now_ms, force=self.force)
 
 
 class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
@@ -391,7 +375,7 @@ class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
     level: AnyLong
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return upkeep.decide_update_feature(state, self.name, self.level)
+        return maintenance.decide_update_feature(state, self.name, self.level)
 
 
 class Expire(Command, frozen=True, kw_only=True, tag="expire"):
@@ -405,7 +389,7 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
     """Check only these groups, which were found before; None: all."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return upkeep.decide_expire(state, now_ms, frozenset(self.held), self.only_producers, self.only_groups)
+        return maintenance.decide_expire(state, now_ms, frozenset(self.held), self.only_producers, self.only_groups)
 
     def keeping(self, held: Callable[[], tuple[HeldPosition, ...]], copied: int | None = None) -> Self:
         return with_values(self, held=self.held + held())
@@ -415,26 +399,26 @@ class Swap(PlannedCommand, frozen=True, kw_only=True, tag="swap"):
     swap: r.SwapRecord
 
     def decide(self, state: State, now_ms: int) -> Decision[bool]:
-        return upkeep.decide_swap(state, self.swap)
+        return maintenance.decide_swap(state, self.swap)
 
 
-class ListDropped(PlannedCommand, frozen=True, kw_only=True, tag="list_dropped"):
-    """Move names of dropped objects from the state to a list object."""
+Reported: TypeAlias = (
+    r.HeldRecord | r.MissingRecord | r.LostRecord | r.MovedRecord | r.ListDroppedRecord | r.ErasedRecord | r.WipedRecord
+)
 
-    listed: r.ListDroppedRecord
+
+class Report(PlannedCommand, frozen=True, kw_only=True, tag="report"):
+    """Record what a process has done, or has found on the roots.  The reply is False if that changes nothing."""
+
+    record: Reported
+
+    @classmethod
+    def of(cls, state: State, record: Reported) -> Report:
+        """By a process that has read this state before."""
+        return cls(record=record, history=plan_of(state))
 
     def decide(self, state: State, now_ms: int) -> Decision[bool]:
-        return upkeep.decide_list_dropped(state, self.listed)
-
-
-class MarkErased(PlannedCommand, frozen=True, kw_only=True, tag="mark_erased"):
-    """Record the end of an erasure.  The reply is False if the topic is gone."""
-
-    topic_id: Text
-    incomplete: bool = False
-
-    def decide(self, state: State, now_ms: int) -> Decision[bool]:
-        return upkeep.decide_erased(state, r.ErasedRecord(topic_id=self.topic_id, incomplete=self.incomplete))
+        return decide_if_changed(state, self.record)
 
 
 class AddFormerRoot(Command, frozen=True, kw_only=True, tag="add_former_root"):
@@ -448,28 +432,13 @@ class AddFormerRoot(Command, frozen=True, kw_only=True, tag="add_former_root"):
         return Decision((), False) if known is not None else Decision((record,), True)
 
 
-class MarkWiped(PlannedCommand, frozen=True, kw_only=True, tag="mark_wiped"):
-    """Record that a root has no copies any more of what was dropped at or below a version.
-
-    The reply is False if nothing waits for that.
-    """
-
-    broker: Int
-    directory: Text
-    upto: LongOrNone
-
-    def decide(self, state: State, now_ms: int) -> Decision[bool]:
-        record = r.WipedRecord(broker=self.broker, directory=self.directory, upto=self.upto)
-        return upkeep.decide_erased(state, record)
-
-
 class MarkCleaned(PlannedCommand, frozen=True, kw_only=True, tag="mark_cleaned"):
     """Record the ends of compaction passes whose swaps have all been written."""
 
     partitions: tuple[r.Cleaned, ...]
 
     def decide(self, state: State, now_ms: int) -> Decision[bool]:
-        return upkeep.decide_cleaned(state, self.partitions)
+        return maintenance.decide_cleaned(state, self.partitions)
 
 
 # -------------------------------------------------------------------------------------------------------------- several
@@ -538,25 +507,19 @@ Single: TypeAlias = (
     | UpdateFeature
     | Expire
     | Swap
-    | ListDropped
+    | Report
     | MarkCleaned
-    | MarkErased
-    | MarkWiped
     | AddFormerRoot
     | RegisterBroker
     | AlterBroker
     | FenceBroker
     | ReturnBroker
     | RemoveBroker
-    | AddCopies
     | AddPendingCopies
-    | RemoveCopies
     | DropCopies
     | JoinIsr
-    | LoseCommit
     | ElectLeader
     | AlterReassignments
-    | EndReassignments
     | ResetReplicas
 )
 AnyCommand: TypeAlias = Single | SeveralCommands

@@ -1,7 +1,7 @@
 """Erasures in the state: which topics had one, and on which roots copies may be left.  Pure.
 
-An erasure drops objects.  Upkeep deletes them on each root once the fence has passed, and records that it has.  A root
-that upkeep cannot reach keeps the erasure open (docs/decisions/0108-erasures-in-the-state.md).
+An erasure drops objects.  Maintenance deletes them on each root once the fence has passed, and records that it has.  A
+root that maintenance cannot reach keeps the erasure open (docs/decisions/0108-erasures-in-the-state.md).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from spark_log.metadata import records as r
-from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.renewed_ids import later_ids
+from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.metadata.restores import common_version
 from spark_log.metadata.state import ErasedTopic, FormerRoot, OpenErasure, State
 
@@ -23,21 +24,24 @@ METADATA: Root = (OWN_BROKER, "meta")
 
 
 def erased_at(state: State, topic_id: str) -> int:
-    """The version of the end of a topic's last erasure; -1: there was none."""
-    known = state.erasures.get(topic_id)
-    return -1 if known is None else known.version
+    """The version of the end of the last erasure from a topic; -1: there was none.
+
+    topic_id:  also its former one.
+    """
+    known = (state.erasures.get(one) for one in later_ids(topic_id, state.version))
+    return max((row.version for row in known if row is not None), default=-1)
 
 
 def waits_for(state: State, root: Root) -> bool:
-    """Whether upkeep should record that a root has no copies any more: the fence has passed an erasure that is open."""
+    """Whether maintenance should record that a root has no copies: the fence passed an erasure that is open."""
     return any(
         root in one.roots and one.version <= state.fence for row in state.erasures.values() for one in row.unfinished
     )
 
 
 def wiped_upto(state: State, root: Root, oldest_ms: float | None = None, put_ms: int = 0) -> int | None:
-    """The version up to which a root has nothing that erasures have removed, after upkeep has deleted there what the
-    fence has passed.  None: no erasure waits for that.
+    """The version up to which a root has nothing that erasures have removed, after maintenance has deleted there what
+    the fence has passed.  None: no erasure waits for that.
 
     oldest_ms:  when the oldest unfinished file there was last written; None: there is none.
     put_ms:     how long a write may take: a file that is so much younger than an erasure was begun after it.
@@ -117,10 +121,11 @@ def erased_since(copy: State, newer: State) -> dict[str, ErasedTopic]:
     """
     last = common_version(copy, newer)
     is_replaced = any(name not in newer.objects for name in copy.objects)
+    former = {later: one for one in copy.topics for later in later_ids(one, newer.version)}
     return {
-        topic_id: row
+        former[topic_id]: row
         for topic_id, row in sorted(newer.erasures.items())
-        if topic_id in copy.topics
+        if topic_id in former
         and row.version > last
         and (is_replaced or any(one.incomplete and one.version > last for one in row.unfinished))
     }

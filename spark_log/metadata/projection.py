@@ -24,9 +24,9 @@ from immutables import Map
 from msgspec import Struct, structs
 
 from spark_log.bounds import Long
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
+from spark_log.metadata.replicas.replica_state import Broker, Copies, PlacementGroup
 from spark_log.metadata.state import (
     ErasedTopic,
     GroupPosition,

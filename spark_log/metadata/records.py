@@ -27,7 +27,7 @@ from spark_log.bounds import (
     TimeKind,
 )
 from spark_log.groups.group import Roster
-from spark_log.metadata.replica_state import FenceCause
+from spark_log.metadata.replicas.replica_state import FenceCause
 from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice
 
 TakeOverPurpose: TypeAlias = Literal["lead", "moving", "moved", "arrived", "recovered"]
@@ -584,4 +584,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Epoch of the coordinator that wrote it; 0: an embedded writer."""
     history: Text = ""
     """The history on which it was decided (`restores.py`)."""
+    after: Text = ""
+    """The batch on whose state it was decided, by its mark (`State.line`); empty: not known."""
     records: tuple[AnyRecord, ...] = ()

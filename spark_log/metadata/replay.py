@@ -15,14 +15,12 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace as moved
 
+from spark_log.configs.settings import cluster_config, topic_config
 from spark_log.metadata import records as r
 from spark_log.metadata.changes import extended
-from spark_log.metadata.cleaner_point import moved_point
-from spark_log.metadata.clock_reset import reset_clock
-from spark_log.metadata.erasures import replay_erased, replay_former_root, replay_wiped, without_erasures
-from spark_log.metadata.last_commit import last_commit
-from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.pending_commits import (
+from spark_log.metadata.commits.identities import producer_of
+from spark_log.metadata.commits.last_commit import last_commit
+from spark_log.metadata.commits.pending_commits import (
     is_pending_in,
     lost_commit,
     must_wait,
@@ -35,7 +33,8 @@ from spark_log.metadata.pending_commits import (
     with_holes,
     with_lost,
 )
-from spark_log.metadata.replay_groups import (
+from spark_log.metadata.erasures import replay_erased, replay_former_root, replay_wiped, without_erasures
+from spark_log.metadata.groups.replay_groups import (
     groups_hold,
     replay_commit_offsets,
     replay_delete_offsets,
@@ -44,14 +43,18 @@ from spark_log.metadata.replay_groups import (
     with_positions,
     without_positions,
 )
-from spark_log.metadata.replay_reassignments import (
+from spark_log.metadata.lines import LINE_VERSIONS, follows, last_mark, mark_of
+from spark_log.metadata.maintenance.cleaner_point import moved_point
+from spark_log.metadata.maintenance.clock_reset import reset_clock
+from spark_log.metadata.maps.layered_map import LayeredMap
+from spark_log.metadata.replicas.replay_reassignments import (
     places_of_slices,
     replay_moved,
     replay_reassign,
     with_late_slices,
     without_ended,
 )
-from spark_log.metadata.replay_replicas import (
+from spark_log.metadata.replicas.replay_replicas import (
     REPLAY_REPLICAS,
     is_led,
     lacking_isr,
@@ -60,9 +63,8 @@ from spark_log.metadata.replay_replicas import (
     with_missed,
     with_replicas,
 )
-from spark_log.metadata.replica_state import OWN_BROKER
-from spark_log.metadata.restores import history_of, replay_restore
-from spark_log.metadata.schemas import replay_set_schema, with_first_schema
+from spark_log.metadata.replicas.replica_state import OWN_BROKER
+from spark_log.metadata.restores import history_of, is_former, replay_restore
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
@@ -75,8 +77,8 @@ from spark_log.metadata.state import (
     entries_of,
     without,
 )
+from spark_log.metadata.topics.schemas import replay_set_schema, with_first_schema
 from spark_log.model import ACKS_ALL, DataObject, Slice
-from spark_log.settings import cluster_config, topic_config
 
 FORMER_HOLDERS = 100
 ANSWER_MS = 900_000
@@ -88,11 +90,38 @@ TIMES_PER_AGE = 128
 def replay(state: State, batch: r.Batch) -> State:
     """The state at the next version."""
     records = batch.records
-    if batch.history != history_of(state):
+    if not is_in_line(state, batch):
         records = ()
     elif batch.epoch != state.coordinator.in_force:
         records = tuple(record for record in records if isinstance(record, r.TakeOverRecord | r.ReleaseRecord))
     return end_version(state, batch, replay_records(next_version(state, batch.time), records))
+
+
+def is_in_line(state: State, batch: r.Batch) -> bool:
+    """Whether a batch was decided on this log: in its history, and on the state that the batch before it left.
+
+    Otherwise it came from a copy of the log that went another way, or clients wrote it after versions were lost.
+    """
+    return follows(state, batch) and batch.history == history_of(state)
+
+
+def is_of_other_log(state: State, batch: r.Batch) -> bool:
+    """Whether a coordinator that reports this batch leads a restored copy of the log, unless the batch is void."""
+    changes_leader = any(isinstance(record, r.TakeOverRecord | r.ReleaseRecord) for record in batch.records)
+    return not is_in_line(state, batch) or (batch.epoch != state.coordinator.in_force and not changes_leader)
+
+
+def _in_line(state: State, batch: r.Batch, new: State) -> State:
+    """The version that follows `state`, with the batch in its line, or among those that are not of this log."""
+    mark = mark_of(batch) if is_in_line(state, batch) else last_mark(state)
+    strays = tuple(version for version in new.strays if version > new.fence)
+    if not follows(state, batch) and not is_former(state, batch.history):
+        strays = (*strays, new.version)[-LINE_VERSIONS:]
+    return replace(new, line=_longer(state, mark), strays=strays)
+
+
+def _longer(state: State, mark: str) -> tuple[str, ...]:
+    return (*state.line[1 - LINE_VERSIONS :], mark)
 
 
 def end_version(state: State, batch: r.Batch, new: State) -> State:
@@ -101,7 +130,7 @@ def end_version(state: State, batch: r.Batch, new: State) -> State:
     shown = [key for one in state.pending if id(one) not in kept for key in entries_of(one)]
     is_changed = not all(isinstance(record, r.FenceRecord) for record in batch.records)
     recent = extended(state.recent, new.version, batch.records, shown)
-    new = replace(new, recent=recent, changed=new.version if is_changed else new.changed)
+    new = replace(_in_line(state, batch, new), recent=recent, changed=new.version if is_changed else new.changed)
     if is_changed or new.fence < new.changed:
         return new
     # No version since the fence has a change: an idle log writes no more fences.
@@ -114,7 +143,7 @@ def next_version(state: State, time: int) -> State:
     times = state.times
     if time - times[-1][1] >= cluster_config(state.configs, "gc.fence.age.ms") // TIMES_PER_AGE:
         times += ((state.version + 1, time),)
-    return replace(state, version=state.version + 1, time=time, times=times)
+    return replace(state, version=state.version + 1, time=time, times=times, line=_longer(state, ""))
 
 
 def replay_records(state: State, records: Iterable[r.AnyRecord]) -> State:
@@ -142,7 +171,7 @@ def admits(state: State, record: r.CommitRecord) -> bool:
 
     An unknown plain id must start at 0 and must have been drawn above the fence: an older one may have expired.
     """
-    known = state.producers.get(record.producer)
+    known = producer_of(state, record.producer, record.sequence)
     if known is None:
         return record.birth < 0 or (record.sequence == 0 and record.birth > state.fence)
     if record.epoch != known.epoch:
@@ -353,7 +382,9 @@ def _counts(record: r.CommitRecord) -> tuple[int, ...]:
 
 
 def _produced(state: State, record: r.CommitRecord, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> ProducerState:
-    known = state.producers.get(record.producer, ProducerState(epoch=record.epoch, holder=record.holder))
+    known = producer_of(state, record.producer, record.sequence) or ProducerState(
+        epoch=record.epoch, holder=record.holder
+    )
     if record.epoch != known.epoch:
         former = (*known.former, known.holder)[-FORMER_HOLDERS:]
         known = ProducerState(epoch=record.epoch, holder=record.holder, former=former)
@@ -369,7 +400,7 @@ def _produced(state: State, record: r.CommitRecord, ranges: Mapping[tuple[str, i
     )
 
 
-# --------------------------------------------------------------------------------------------------------------- upkeep
+# ---------------------------------------------------------------------------------------------------------- maintenance
 
 
 def _swap(state: State, record: r.SwapRecord) -> State | None:

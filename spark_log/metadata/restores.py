@@ -45,11 +45,16 @@ def new_history(state: State, now_ms: int, unique: str, after: str = "") -> str:
 
     after:  another id, whose time is earlier.
     """
-    began = max(now_ms, state.time, _began(history_of(state)) or 0, (_began(after) or 0) + 1)
+    began = max(now_ms, state.time, history_time(history_of(state)) or 0, (history_time(after) or 0) + 1)
     return f"{began:0{TIME_DIGITS}x}-{unique}"
 
 
-def _began(history: str) -> int | None:
+def began_ms(state: State) -> int | None:
+    """When the current history began; None: the log was never restored from a copy."""
+    return history_time(history_of(state))
+
+
+def history_time(history: str) -> int | None:
     """The time in an id of `new_history`; None: it has none."""
     time, dash, _ = history.partition("-")
     return int(time, 16) if dash and re.fullmatch(f"[0-9a-f]{{{TIME_DIGITS}}}", time) else None
@@ -63,7 +68,7 @@ def is_former(state: State, history: str) -> bool:
     """
     if history == history_of(state):
         return False
-    began, present = _began(history), _began(history_of(state))
+    began, present = history_time(history), history_time(history_of(state))
     earlier = not history or (began is not None and present is not None and began < present)
     return earlier or restores_after(state, history) is not None
 
@@ -115,7 +120,7 @@ def common_end(state: State, history: str, key: TopicKey) -> int | None:
     if history == history_of(state):
         return None
     later = restores_after(state, history)
-    return 0 if later is None else min(_end(one, key) for one in later)
+    return 0 if later is None else min(restored_end(one, key) for one in later)
 
 
 def has_read(state: State, history: str, key: TopicKey, offset: int) -> bool:
@@ -139,7 +144,8 @@ def common_version(state: State, other: State) -> int:
     return min([state.version, *begun])
 
 
-def _end(restore: Restore, key: TopicKey) -> int:
+def restored_end(restore: Restore, key: TopicKey) -> int:
+    """Where the records of a partition end that were in the copy, too.  key: as for `common_end`."""
     topic_id, number = key
     if topic_id == PROGRESS_TOPIC:
         return restore.progress_end

@@ -17,11 +17,11 @@ from msgspec import Struct
 from spark_log.groups.group import Roster
 from spark_log.groups.member_share import Share
 from spark_log.metadata.changes import ChangedNames, merged, no_changes
+from spark_log.metadata.commits.last_commit import LastCommit
 from spark_log.metadata.features import SUPPORTED
-from spark_log.metadata.last_commit import LastCommit
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.records import GroupCommit, Piece, TakeOverPurpose
-from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
+from spark_log.metadata.replicas.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.model import ACKS_LEADER, Slice
 
 Key = TypeVar("Key")
@@ -240,6 +240,14 @@ class Restore(NamedTuple):
     """By topic id, the ends of the partitions at that time."""
 
 
+class SetBack(NamedTuple):
+    """This process found the log set back to an older copy, of which no record tells (set_backs.py)."""
+
+    id: str
+    ends: Mapping[TopicKey, int]
+    """Where the records of each partition end that it had before, too."""
+
+
 class Leadership(NamedTuple):
     """Which coordinator writes the log, or where the log moves to."""
 
@@ -267,7 +275,7 @@ class OpenErasure(NamedTuple):
     time: int
     """The log's time at that version."""
     roots: tuple[tuple[int, str], ...]
-    """(broker, directory) of the roots from which upkeep has not deleted the copies yet; broker 0 has no directory."""
+    """(broker, directory) of the roots whose copies maintenance has not deleted; broker 0 has no directory."""
     incomplete: bool = False
     """It had problems, so records may be left, too."""
 
@@ -356,10 +364,17 @@ class State:
     """By directory, the roots of removed and replaced brokers."""
     restores: tuple[Restore, ...] = ()
     """The last restores, oldest first."""
+    line: tuple[str, ...] = ()
+    """For each of the last versions: the mark of the last batch that counts, which the next one follows; empty for a
+    version that has not ended."""
+    strays: tuple[int, ...] = ()
+    """Versions above the fence whose batch does not count, because it follows another one."""
     features: Map[str, int] = field(default_factory=Map)
     """Raised levels; see `features.py`."""
     recent: tuple[ChangedNames, ...] = field(default=(), compare=False, repr=False)
     """The changes of the last versions that this process has replayed; not part of the log's contents."""
+    set_backs: tuple[SetBack, ...] = field(default=(), compare=False, repr=False)
+    """Times that this process found the log set back, oldest first; not part of the log's contents."""
 
     @property
     def levels(self) -> dict[str, int]:

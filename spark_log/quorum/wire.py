@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from spark_log.bounds import UNREADABLE
 from spark_log.errors import InvalidRequest
 from spark_log.quorum.messages import Message, ReplicaKey
 
@@ -42,5 +43,5 @@ def decode_message(data: bytes) -> Received:
     """Raises InvalidRequest."""
     try:
         return _DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidRequest(f"a message of a replica is not valid: {error}") from error

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from spark_log.configs.settings import topic_config
 from spark_log.errors import InvalidConfig
 from spark_log.schema.names import column_named, shown_name, stored_name
 from spark_log.schema.topic_schema import TopicSchema
-from spark_log.settings import topic_config
 
 AUTO = "auto"
 """In `stats.columns`, in place of names."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from spark_log.bounds import UNREADABLE
 from spark_log.errors import InvalidSchema
 from spark_log.schema.arrow_types import ELEMENT, TIMESTAMP, TIMESTAMP_NTZ, dotted, map_of, storable, unsupported
 
@@ -64,7 +65,7 @@ def from_json(text: str) -> pa.Schema:
     """The canonical schema.  Raises InvalidSchema."""
     try:
         found = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise InvalidSchema(f"the JSON of a schema does not parse: {error}") from error
     if not isinstance(found, dict) or found.get("type") != "struct":
         raise InvalidSchema('the JSON of a schema is not that of a StructType: expected {"type":"struct","fields":[…]}')

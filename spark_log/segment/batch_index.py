@@ -25,10 +25,10 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
-from spark_log.segment import ipc
-from spark_log.segment.few_values import array_from
-from spark_log.segment.ipc_sizes import check_whole
-from spark_log.segment.numpy_arrays import numbers_of
+from spark_log.segment.arrays import ipc
+from spark_log.segment.arrays.few_values import array_from
+from spark_log.segment.arrays.ipc_sizes import check_whole
+from spark_log.segment.arrays.numpy_arrays import numbers_of
 
 VERSION = 1
 MAGIC = b"PYLOGSEG"

@@ -36,7 +36,7 @@ from spark_log.conditions import (
 from spark_log.errors import InvalidRequest
 from spark_log.schema.ddl import sql_type
 from spark_log.schema.names import PREFIX, column_named, shown_name, stored_name
-from spark_log.segment.numpy_arrays import micros_of
+from spark_log.segment.arrays.numpy_arrays import micros_of
 from spark_log.segment.statistics import Bounds, Stats, decode_stats, has_order, order
 
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_log.settings import topic_config
+from spark_log.configs.settings import topic_config
 
 COMPRESSIONS = ("zstd", "lz4", "none")
 DEFAULT_COMPRESSION = COMPRESSIONS[0]

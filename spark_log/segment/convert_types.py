@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_log.schema.arrow_types import is_list, storable
 from spark_log.schema.ddl import sql_type
-from spark_log.segment.numpy_arrays import array_of, numbers_of, numbers_or
+from spark_log.segment.arrays.numpy_arrays import array_of, numbers_of, numbers_or
 
 _t = pa.types
 

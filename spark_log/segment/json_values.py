@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from spark_log.errors import InvalidRecord
 from spark_log.schema.ddl import sql_type
-from spark_log.segment.few_values import array_from
-from spark_log.segment.python_values import checker, misfit
+from spark_log.segment.arrays.few_values import array_from
+from spark_log.segment.arrays.python_values import checker, misfit
 from spark_log.text import shown
 
 UNFIT = "does not fit the schema"

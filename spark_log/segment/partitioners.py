@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_log.errors import InvalidRecord, InvalidRequest
-from spark_log.segment.murmur2 import partition_for_key
-from spark_log.segment.numpy_arrays import mask_of, numbers_or
+from spark_log.segment.arrays.numpy_arrays import mask_of, numbers_or
+from spark_log.segment.keys.murmur2 import partition_for_key
 from spark_log.segment.row_batches import binary_lengths
 from spark_log.text import counted
 

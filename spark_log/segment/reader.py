@@ -21,11 +21,11 @@ from crc32c import crc32c
 from spark_log.conditions import Window
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.model import Run, Slice
-from spark_log.segment import ipc
+from spark_log.segment.arrays import ipc
+from spark_log.segment.arrays.dictionaries import plain
+from spark_log.segment.arrays.ipc_sizes import check_each
+from spark_log.segment.arrays.numpy_arrays import micros_of
 from spark_log.segment.batch_index import STATS, TAIL_BYTES, Index, parse_index
-from spark_log.segment.dictionaries import plain
-from spark_log.segment.ipc_sizes import check_each
-from spark_log.segment.numpy_arrays import micros_of
 from spark_log.segment.offsets import Offsets, from_column
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, SCHEMA_ID, run_schema, schema_version
 from spark_log.segment.value_read import ValueRead, check_typed_schema, stored_columns, wants_data, with_values

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord
+from spark_log.segment.arrays.few_values import array_from
+from spark_log.segment.arrays.mixed_times import check_mixed
+from spark_log.segment.arrays.numpy_arrays import array_of, mask_of, micros_of, numbers_or, scalar_of
 from spark_log.segment.convert_types import decoded, is_utf8
-from spark_log.segment.few_values import array_from
-from spark_log.segment.mixed_times import check_mixed
-from spark_log.segment.numpy_arrays import array_of, mask_of, micros_of, numbers_or, scalar_of
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 from spark_log.text import shown, type_of
 

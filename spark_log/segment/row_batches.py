@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.schema.names import PREFIX
+from spark_log.segment.arrays.numpy_arrays import array_of, numbers_or
 from spark_log.segment.convert_types import value_bytes
-from spark_log.segment.numpy_arrays import array_of, numbers_or
 from spark_log.segment.offsets import Offsets, as_array
 from spark_log.segment.record_columns import header_counts
 from spark_log.segment.schema import HEADERS, OFFSET, base_of, schema_version

@@ -1,4 +1,4 @@
-"""Sorts rows by destination: a number for each topic-partition of a write.
+"""Sorts rows by destination, which is a number for each topic-partition of a write, and by data columns.
 
 Rows are held until every destination has a full batch on average, or until they take too much memory.  One sort then
 puts them into their final order, and each batch to encode is a slice of the sorted rows.  Rows of destinations with few
@@ -7,7 +7,7 @@ rows are held until the next sort, because a short batch costs almost as much as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_log.segment.numpy_arrays import array_of
+from spark_log.segment.arrays.numpy_arrays import array_of
 from spark_log.segment.row_batches import bytes_max, concat, row_bytes, unpinned
 from spark_log.segment.schema import is_same_base
 
@@ -171,3 +171,12 @@ def _first_rows(taken: _Counts, sizes: _Counts) -> npt.NDArray[np.bool_]:
     """Which of the sorted rows are among the first `taken` of their destination."""
     runs = np.stack((taken, sizes - taken), axis=1).ravel()
     return np.repeat(np.tile([True, False], len(sizes)), runs)
+
+
+def sorted_rows(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """The rows by these columns, as far as they have them, ascending, nulls last; equal rows keep their order."""
+    keys = [(name, "ascending") for name in columns if name in rows.schema.names]
+    if rows.num_rows < 2 or not keys:
+        return rows
+    order = pc.sort_indices(rows, sort_keys=keys)
+    return pc.take(rows, order, boundscheck=False)

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from spark_log.bounds import STATS_BYTES_MAX
 from spark_log.schema.column_configs import AUTO
 from spark_log.schema.names import PREFIX, column_named
-from spark_log.segment.dictionaries import is_dictionary
-from spark_log.segment.numpy_arrays import numbers_of
+from spark_log.segment.arrays.dictionaries import is_dictionary
+from spark_log.segment.arrays.numpy_arrays import numbers_of
 from spark_log.segment.schema import data_names
 
 COLUMNS_MAX = 8

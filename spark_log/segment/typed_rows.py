@@ -19,10 +19,10 @@ from spark_log.errors import InvalidRecord
 from spark_log.schema.ddl import sql_type
 from spark_log.schema.names import PREFIX, shown_name
 from spark_log.schema.topic_schema import TopicSchema, shown_columns
+from spark_log.segment.arrays.numpy_arrays import flags_of, mask_of
+from spark_log.segment.arrays.python_values import array_of
 from spark_log.segment.convert_types import converted, is_text, lacks_required, why_not
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, Layout, check_names_once, layout_of, unknown
-from spark_log.segment.numpy_arrays import flags_of, mask_of
-from spark_log.segment.python_values import array_of
 from spark_log.segment.record_columns import (
     INPUT_COLUMNS,
     ROLE_TYPES,

@@ -17,8 +17,8 @@ from spark_log.errors import InvalidRecord, InvalidRequest, UnsupportedVersion
 from spark_log.schema.arrow_types import storable
 from spark_log.schema.names import PREFIX
 from spark_log.schema.topic_schema import TopicSchema
+from spark_log.segment.arrays.dictionaries import is_dictionary, plain_type
 from spark_log.segment.convert_types import converted
-from spark_log.segment.dictionaries import is_dictionary, plain_type
 from spark_log.segment.json_values import as_json, from_json
 from spark_log.segment.schema import (
     HEADERS,

@@ -18,10 +18,10 @@ from crc32c import crc32c
 from spark_log.errors import InvalidRecord, StorageError
 from spark_log.model import Run
 from spark_log.schema.column_configs import AUTO
-from spark_log.segment import ipc
+from spark_log.segment.arrays import ipc
+from spark_log.segment.arrays.dictionaries import dictionary_schema, plain, with_dictionaries, worthwhile
 from spark_log.segment.batch_index import BatchEntry, encode_index
 from spark_log.segment.compression import UNSET, Compression
-from spark_log.segment.dictionaries import dictionary_schema, plain, with_dictionaries, worthwhile
 from spark_log.segment.offsets import Offsets, from_column
 from spark_log.segment.record_columns import micros
 from spark_log.segment.row_batches import (

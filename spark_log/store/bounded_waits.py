@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+from spark_log.runtime.daemon_tasks import Task
+
 CALLS_MAX = 8
 """The most calls of one consumer that may run after their timeout, including those whose answer is discarded."""
 
@@ -54,39 +56,26 @@ class Slot(Generic[Result]):
             self.call = _Call(function)
         call = self.call
         assert call is not None, "it has just begun, or was in progress"
-        call.wait(timeout_s)
+        call.end_within(timeout_s)
         self.call = None
         return call.result()
 
 
-class _Call(Generic[Result]):
+class _Call(Task[Result]):
+    """Not in a pool: Python waits for pool threads at exit."""
+
     def __init__(self, function: Callable[[], Result]) -> None:
         self.pid = os.getpid()
-        self._ended = threading.Event()
-        self._function = function
-        self._error: BaseException | None = None
-        # Not in a pool: Python waits for pool threads at exit.
-        threading.Thread(target=self._run, name="pylog-read", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._result = self._function()
-        except BaseException as error:  # noqa: BLE001  raised by `result`
-            self._error = error
-        self._ended.set()
+        super().__init__(function, "pylog-read")
 
     @property
     def running(self) -> bool:
-        return self.pid == os.getpid() and not self._ended.is_set()
+        return self.pid == os.getpid() and not self.ended
 
-    def wait(self, timeout_s: float) -> None:
-        if not self._ended.wait(min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
+    def end_within(self, seconds: float) -> None:
+        """Raises Unfinished."""
+        if not self.wait(min(seconds, threading.TIMEOUT_MAX)):
             raise Unfinished
-
-    def result(self) -> Result:
-        if self._error is not None:
-            raise self._error
-        return self._result
 
 
 class Waiter:
@@ -121,4 +110,4 @@ class Waiter:
         """At CALLS_MAX late calls, wait for the oldest.  Raises Unfinished."""
         self._late = [call for call in self._late if call.running]
         if len(self._late) >= CALLS_MAX:
-            self._late[0].wait(self._end - time.monotonic())
+            self._late[0].end_within(self._end - time.monotonic())

@@ -1,4 +1,5 @@
-"""Copies of objects between roots, for mirrors and repairs.  Copies to brokers are made by `node/checked_copies.py`.
+"""Copies of objects between roots, for mirrors and repairs.  Copies to brokers are made by
+`replication/checked_copies.py`.
 
 An object never changes, so objects of one log with the same name have the same content.
 """

@@ -13,12 +13,13 @@ import errno
 import fcntl
 import math
 import os
+import platform
 import stat
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -31,10 +32,11 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
     SyncFailed,
+    WrongRoot,
 )
+from spark_log.runtime.threads import ReusedThreads
 from spark_log.store.base import Bytes, Swept, check_key, check_not_empty, check_prefix, split_prefix
 from spark_log.store.disk_sync import DISKS, FULL, TrustedDisks
-from spark_log.threads import ReusedThreads
 
 TEMPORARY = ".tmp-"
 """Prefix of files that are being written, or were when their writer died."""
@@ -93,7 +95,9 @@ class LocalStore:
     """Objects are files under `root`.  A directory or a pipe with the name of an object is not one; a put there fails.
 
     durability:  "disk" syncs file and directory before a put returns; "os" leaves that to the operating system.
-    guard:       None: the root is created when it is needed, wherever its path leads.
+    guard:       None: the root is created when it is needed, wherever its path leads, unless it has begun.
+    has_begun:   the root has objects; known, too, once this store has read or put one.  If such a folder is gone, it
+                 was removed or its disk is no longer mounted, and no put makes it again.
     disks:       None: those of this process.  After a failed sync, nothing is written to its disk or deleted there, and
                  changes are refused.  Reads continue.
     """
@@ -109,7 +113,13 @@ class LocalStore:
     """
 
     def __init__(
-        self, root: str, durability: str = "disk", guard: Guard | None = None, disks: TrustedDisks | None = None
+        self,
+        root: str,
+        durability: str = "disk",
+        guard: Guard | None = None,
+        disks: TrustedDisks | None = None,
+        *,
+        has_begun: bool = False,
     ) -> None:
         if durability not in ("disk", "os"):
             raise InvalidRequest(f"durability: {durability!r} is not 'disk' or 'os'")
@@ -117,6 +127,7 @@ class LocalStore:
         self._sync = durability == "disk"
         self._guard = guard
         self._given_disks = disks
+        self._has_begun = has_begun
 
     @property
     def _disks(self) -> TrustedDisks:
@@ -144,6 +155,7 @@ class LocalStore:
                 found = os.fstat(fd)
                 if not stat.S_ISREG(found.st_mode):
                     raise ObjectNotFound(f"{self.root}/{key} is not a file", key=key)
+                self._has_begun = True
                 end = found.st_size if end is None else min(end, found.st_size)
                 return _read(fd, start, end)
             finally:
@@ -271,7 +283,7 @@ class LocalStore:
         folder = os.path.dirname(target)
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
         with self._storage_errors(key):
-            fd, parents = _create(base, temporary, folder)
+            fd, parents = _create(base, temporary, folder, self._base_of_folders)
             are_synced: Callable[[], object] = _nothing
             try:
                 with _closing(fd):
@@ -286,6 +298,7 @@ class LocalStore:
                 with suppress(OSError):
                     are_synced()  # it uses the handle
                 raise
+        self._has_begun = True
         if self._sync:
             with self._storage_errors(key, placed=True):
                 try:
@@ -293,6 +306,23 @@ class LocalStore:
                 finally:
                     are_synced()
         return placed
+
+    @contextmanager
+    def _base_of_folders(self, base: _Base) -> Iterator[_Base]:
+        """Where new folders are made: in the root as it is now, if it was there.  Raises WrongRoot if it is gone."""
+        if not self._has_begun or self._guard is not None:
+            yield base
+            return
+        handle = self._open_folder(self.root)
+        if handle is None:
+            raise WrongRoot(
+                f"{self.url} is gone on {platform.node()}, and nothing was written: is its disk mounted? All machines "
+                "that use the log must have the same folder under this path"
+            )
+        try:
+            yield _Base(handle, ".")
+        finally:
+            os.close(handle)
 
     def _sync_names(self, base: _Base, folder: str, made_in: Sequence[str]) -> Callable[[], object]:
         """Make the name of a folder durable, and those of its parents; the result waits for it."""
@@ -356,15 +386,18 @@ class LocalStore:
 os.register_at_fork(after_in_child=LocalStore.syncs.after_fork)
 
 
-def _create(base: _Base, path: str, folder: str) -> tuple[int, Sequence[str]]:
+def _create(
+    base: _Base, path: str, folder: str, base_of_folders: Callable[[_Base], AbstractContextManager[_Base]]
+) -> tuple[int, Sequence[str]]:
     """A new file, and the directories in which names of new directories must become durable."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     parents: Sequence[str] = ()
     for _ in range(CREATE_TRIES):
         with suppress(FileNotFoundError):
             return os.open(path, flags, 0o666, dir_fd=base.handle), parents
-        with suppress(FileNotFoundError):
-            parents = (*parents, *_make_folders(base, folder))
+        with base_of_folders(base) as at, suppress(FileNotFoundError):
+            made = _make_folders(at, at.root + folder.removeprefix(base.root))
+            parents = (*parents, *(base.root + one.removeprefix(at.root) for one in made))
     return os.open(path, flags, 0o666, dir_fd=base.handle), parents
 
 

@@ -24,10 +24,12 @@ def open_store(
     storage_options: Mapping[str, Any] | None = None,
     durability: str = "disk",
     guard: Guard | None = None,
+    *,
+    has_begun: bool = False,
 ) -> ObjectStore:
     """The store at `url`: a path, file://, memory://, s3:// (or s3a://), gs:// or abfs://.
 
-    guard:  of a folder, for `LocalStore`.
+    guard, has_begun:  of a folder, for `LocalStore`.
     Raises InvalidRequest, with the reason, for a URL that cannot hold a log.
     """
     if "\x00" in url:
@@ -43,11 +45,11 @@ def open_store(
                 f"url: {url} has no absolute path: give file:///PATH, or a relative path without a scheme, as in "
                 f"{url[5:] or 'log'}"
             )
-        return _local(url, url, storage_options, durability, guard)
+        return _local(url, url, storage_options, durability, guard, has_begun)
     scheme, rest = found[1].lower(), url[found.end() :]
     match scheme:
         case "file":
-            return _local(url, _path_of(url, rest), storage_options, durability, guard)
+            return _local(url, _path_of(url, rest), storage_options, durability, guard, has_begun)
         case "memory":
             return MemoryStore(rest.removeprefix("//"))
         case "pylog":
@@ -109,13 +111,18 @@ def is_other_storage(url: str, other: str, *, same_machine: bool) -> bool:
 
 
 def _local(
-    url: str, path: str, storage_options: Mapping[str, Any] | None, durability: str, guard: Guard | None
+    url: str,
+    path: str,
+    storage_options: Mapping[str, Any] | None,
+    durability: str,
+    guard: Guard | None,
+    has_begun: bool,
 ) -> LocalStore:
     if storage_options:
         raise InvalidRequest(
             f"storage options ({', '.join(storage_options)}) are for buckets, and {url} is a local path: leave them out"
         )
-    return LocalStore(path, durability, guard)
+    return LocalStore(path, durability, guard, has_begun=has_begun)
 
 
 def _path_of(url: str, rest: str) -> str:

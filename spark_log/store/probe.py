@@ -5,15 +5,53 @@ One race misses most bad stores: the check-then-write of fsspec's base class los
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable, StoreNotExclusive
 from spark_log.store.base import ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.store.memory import MemoryStore
+from spark_log.store.remote import FsspecStore
+from spark_log.store.retry import RetryingStore
 
 PROBES = "meta/probe/"
+_raced: set[tuple[str, ...]] = set()
+"""File systems and buckets on which this process has run the races."""
+
+
+def probe_once(store: ObjectStore, *, nonce: str) -> bool:
+    """Does what `probe` does, but runs the races once in a process for each file system and bucket.
+
+    Names are created there in the same way in every folder.  Returns whether it ran them.
+    """
+    place = _place(store)
+    if place is not None and place in _raced:
+        probe(store, races=0, nonce=nonce)
+        return False
+    probe(store, nonce=nonce)
+    if place is not None:
+        _raced.add(place)
+    return True
+
+
+def _place(store: ObjectStore) -> tuple[str, ...] | None:
+    """The file system or the bucket; None for another kind of store."""
+    inner = store.inner if isinstance(store, RetryingStore) else store
+    if type(inner) is FsspecStore:
+        return inner.fingerprint(), *inner.bucket
+    if type(inner) is MemoryStore:
+        return (inner.fingerprint(),)
+    if type(inner) is LocalStore:
+        with suppress(OSError):
+            root = Path(inner.root)
+            folder = next(one for one in (root, *root.parents) if one.exists())
+            return inner.fingerprint(), str(folder.stat().st_dev), str(os.statvfs(folder).f_fsid)
+    return None
 
 
 def probe(store: ObjectStore, *, races: int = 64, threads: int = 8, nonce: str) -> None:
@@ -27,7 +65,7 @@ def probe(store: ObjectStore, *, races: int = 64, threads: int = 8, nonce: str) 
     try:
         _check_existing(store, keys[0])
         sent = [b"%d" % number for number in range(threads)]
-        for key, answers in zip(keys[1:], _race(store, keys[1:], sent), strict=True):
+        for key, answers in zip(keys[1:], _race(store, keys[1:], sent) if races else (), strict=True):
             _check_race(store, key, sent, answers)
     finally:
         # A failed delete does not change the result; leftover objects are harmless.

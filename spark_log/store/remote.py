@@ -105,6 +105,11 @@ class FsspecStore:
     def url(self) -> str:
         return f"{self._backend.protocol}://{self._address}"
 
+    @property
+    def bucket(self) -> tuple[str, str, str]:
+        """The bucket of a service: all that decides how names are created in it."""
+        return self._backend.protocol, self._bucket, repr(sorted(self._options.items()))
+
     def fingerprint(self) -> str:
         return " ".join((self._backend.protocol, *(f"{name} {_version(name)}" for name in self._backend.libraries)))
 
@@ -149,8 +154,9 @@ class FsspecStore:
             except FileNotFoundError:
                 raise ObjectNotFound(f"{self.url}/{key} is not there", key=key) from None
             except Exception as error:
-                # A range past the end: each library raises another error for it.
-                if "range" in str(error).lower() and (size := self.size(key)) is not None and start >= size:
+                # A range past the end: each library raises another error for it, some only the status.
+                past_end = "range" in str(error).lower() or getattr(error, "code", None) == 416
+                if past_end and (size := self.size(key)) is not None and start >= size:
                     return b""
                 raise
 
@@ -337,7 +343,7 @@ def _mapping(given: Any, name: str) -> Mapping[str, Any]:
 
 
 def _give_up(target: Any) -> None:
-    """Abort an upload.  If that fails, upkeep does it (`FsspecStore.sweep`)."""
+    """Abort an upload.  If that fails, maintenance does it (`FsspecStore.sweep`)."""
     try:
         target.discard()
     except Exception as error:  # noqa: BLE001  the caller raises the original error

@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from spark_log.clock import Clock, SystemClock
 from spark_log.errors import StorageUnavailable
+from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.store.base import Bytes, ObjectStore, Swept
 from spark_log.store.bounded_waits import Slot, Unfinished
 

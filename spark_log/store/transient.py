@@ -30,6 +30,8 @@ CODES = frozenset(
         "BandwidthLimitExceeded",
         "XMinioServerNotInitialized",
         "XAmzContentSHA256Mismatch",
+        # versitygw: a put between two deletes in its folder, the last of which removes the folder.
+        "ExistingObjectIsDirectory",
     ]
 )
 """Error codes of S3 and similar stores, with any HTTP status."""

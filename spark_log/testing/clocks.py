@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from spark_log.clock import Clock
+from spark_log.runtime.clock import Clock
 
 START_MS = 1_800_000_000_000
 """2027-01-15."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from spark_log.clock import Clock
 from spark_log.errors import (
     AccessDenied,
     NoCredentials,
@@ -24,8 +23,9 @@ from spark_log.errors import (
     SparkLogError,
     StorageUnavailable,
 )
-from spark_log.journal.object_names import META
+from spark_log.runtime.clock import Clock
 from spark_log.store.base import Bytes, ObjectStore, Swept
+from spark_log.store.object_names import META
 
 Names: TypeAlias = list[str]
 """Needed because classes below have a method named `list`."""
@@ -36,6 +36,9 @@ class Wrapper:
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
+
+    def _pass(self, key: str, *, writes: bool = False) -> None:
+        """Called before a request; raises the error of one that is refused."""
 
     @property
     def url(self) -> str:
@@ -49,27 +52,37 @@ class Wrapper:
         return self.inner.fingerprint()
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self._pass(key)
         return self.inner.get(key, start, end)
 
     def size(self, key: str) -> int | None:
+        self._pass(key)
         return self.inner.size(key)
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self._pass(key, writes=True)
         self.inner.put(key, chunks)
 
     def put_new(self, key: str, data: bytes) -> bool:
+        self._pass(key, writes=True)
         return self.inner.put_new(key, data)
 
     def list(self, prefix: str) -> Names:
+        self._pass(prefix)
         return self.inner.list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
-        self.inner.delete(keys)
+        names = tuple(keys)
+        for key in names:
+            self._pass(key)
+        self.inner.delete(names)
 
     def written_ms(self, key: str) -> int | None:
+        self._pass(key)
         return self.inner.written_ms(key)
 
     def sweep(self, prefix: str, before_ms: int) -> Swept:
+        self._pass(prefix)
         return self.inner.sweep(prefix, before_ms)
 
 
@@ -205,33 +218,12 @@ class ControlledStore(Wrapper):
         if writes and says.startswith("slow "):
             time.sleep(float(says.removeprefix("slow ")))
 
-    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        self._pass(key)
-        return self.inner.get(key, start, end)
-
-    def size(self, key: str) -> int | None:
-        self._pass(key)
-        return self.inner.size(key)
-
-    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._pass(key, writes=True)
-        self.inner.put(key, chunks)
-
-    def put_new(self, key: str, data: bytes) -> bool:
-        self._pass(key, writes=True)
-        return self.inner.put_new(key, data)
-
-    def list(self, prefix: str) -> Names:
-        self._pass(prefix)
-        return self.inner.list(prefix)
-
     def delete(self, keys: Iterable[str]) -> None:
-        self._pass("delete")
+        self._pass("delete")  # whatever the names are
         self.inner.delete(keys)
 
-    def sweep(self, prefix: str, before_ms: int) -> Swept:
-        self._pass(prefix)
-        return self.inner.sweep(prefix, before_ms)
+    def written_ms(self, key: str) -> int | None:
+        return self.inner.written_ms(key)  # whatever the order is
 
 
 class NotExclusiveStore(Wrapper):
@@ -250,43 +242,9 @@ class NotExclusiveStore(Wrapper):
 class NoMetadataStore(Wrapper):
     """A store on which its user has no rights for `meta/`."""
 
-    def _check(self, *keys: str) -> None:
-        for key in keys:
-            if key.startswith(META):
-                raise AccessDenied(f"{key}: permission denied")
-
-    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        self._check(key)
-        return self.inner.get(key, start, end)
-
-    def size(self, key: str) -> int | None:
-        self._check(key)
-        return self.inner.size(key)
-
-    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._check(key)
-        self.inner.put(key, chunks)
-
-    def put_new(self, key: str, data: bytes) -> bool:
-        self._check(key)
-        return self.inner.put_new(key, data)
-
-    def list(self, prefix: str) -> Names:
-        self._check(prefix)
-        return self.inner.list(prefix)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        names = [*keys]
-        self._check(*names)
-        self.inner.delete(names)
-
-    def written_ms(self, key: str) -> int | None:
-        self._check(key)
-        return self.inner.written_ms(key)
-
-    def sweep(self, prefix: str, before_ms: int) -> Swept:
-        self._check(prefix)
-        return self.inner.sweep(prefix, before_ms)
+    def _pass(self, key: str, *, writes: bool = False) -> None:
+        if key.startswith(META):
+            raise AccessDenied(f"{key}: permission denied")
 
 
 class CountingStore(Wrapper):

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import spark_log
+from simulation.harness.quorum_process import wait_until
 from spark_log.errors import SparkLogError
-from spark_log.testing.quorum_process import wait_until
 
 
 class Appended(NamedTuple):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_log import connect
-from spark_log.node.replicate import replicate_every
+from spark_log.maintenance.replicate import replicate_every
 from tests.chaos.test_killed_replicator import eventually
-from tests.node.replicated_logs import group_of, move_away, move_back, replicated_log
+from tests.replication.replicated_logs import group_of, move_away, move_back, replicated_log
 
 
 def test_a_disk_that_was_away_is_in_sync_again_within_seconds_under_load(tmp_path: Path) -> None:

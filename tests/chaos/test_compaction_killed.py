@@ -14,8 +14,8 @@ import pytest
 
 import spark_log
 from spark_log.errors import UnknownProducerId, UploadFenced
-from spark_log.node.maintain import maintain_round
-from spark_log.node.verify import verify
+from spark_log.maintenance.maintain import maintain_round
+from spark_log.recovery.verify import verify
 from tests.processes import started
 
 ROUNDS = 4
@@ -34,22 +34,22 @@ import io, sys
 from pathlib import Path
 from spark_log import Log
 from spark_log.journal.journal import Journal
-from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.node.compaction_rounds import compact
-from spark_log.node.maintain import maintain_round
-from spark_log.node.upkeep_memory import UpkeepMemory
+from spark_log.journal.maintenance_limits import StepLimits
+from spark_log.rewriting.compaction_rounds import compact
+from spark_log.maintenance.maintain import maintain_round
+from spark_log.rewriting.maintenance_memory import MaintenanceMemory
 from spark_log.store.open import open_store
 from spark_log.testing.stores import ControlledStore
-from tests.node.logs import upkeep
+from tests.maintenance.logs import maintenance
 url, control, name = sys.argv[1:]
-log, memory = Log(Journal.open(ControlledStore(open_store(url, None, "os"), Path(control)), create=False)), UpkeepMemory()
+log, memory = Log(Journal.open(ControlledStore(open_store(url, None, "os"), Path(control)), create=False)), MaintenanceMemory()
 limits = StepLimits(clean_bytes=1, swap_bytes=1, clean_keys=8)
 def duty(state, context):
     return (yield from compact(state, context, io.BytesIO, memory=memory, ends_passes=False))
 print("ready", flush=True)
 while True:
     for _ in range(4):
-        print(f"() {upkeep(log.journal, duty, limits).records}", flush=True)
+        print(f"() {maintenance(log.journal, duty, limits).records}", flush=True)
     report = maintain_round(log)
     print(f"{report.problems} {report.removed_records}", flush=True)
 """

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.node.verify import verify
-from tests.net.asking import request
+from spark_log.recovery.verify import verify
 from tests.processes import ControlledProcess, Process, free_port
+from tests.server.asking import request
 
 TAKEOVER = ("--takeover-after", "2s")
 BOUND_S = 45.0

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 import spark_log
-from spark_log.node.maintain import maintain_once
-from spark_log.node.verify import verify
+from spark_log.maintenance.maintain import maintain_once
+from spark_log.recovery.verify import verify
 
 KILLED = """
 import os, signal, sys
 from dataclasses import replace
 from spark_log import Log
 from spark_log.journal.journal import Journal
-from spark_log.journal.upkeep_limits import LIMITS
+from spark_log.journal.maintenance_limits import LIMITS
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper
 

@@ -15,11 +15,11 @@ from random import Random
 import pytest
 
 import spark_log
+from simulation.harness.quorum_process import wait_until
+from simulation.harness.serving_nodes import ServingNodes
 from spark_log import Log, NewTopic
-from spark_log.client.administering.erasure_status import ErasureListing
+from spark_log.client.admin.erasure_status import ErasureListing
 from spark_log.errors import SparkLogError
-from spark_log.testing.quorum_process import wait_until
-from spark_log.testing.serving_nodes import ServingNodes
 from tests.hidden_bytes import files_with
 from tests.processes import free_port
 

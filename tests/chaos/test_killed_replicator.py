@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log
-from spark_log.node.broker_prober import Prober
-from spark_log.node.replicator import Replicator
-from tests.node.replicated_logs import (
+from spark_log.replication.broker_prober import Prober
+from spark_log.replication.replicator import Replicator
+from tests.replication.replicated_logs import (
     add_broker,
     brokers_of,
     create_topic,

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import spark_log
-from spark_log.node.maintain import maintain_once
-from spark_log.node.mirror import Mirror, recover
-from spark_log.node.verify import verify
+from simulation.harness.broker_roots import register_broker
+from spark_log.maintenance.maintain import maintain_once
+from spark_log.recovery.mirror import Mirror
+from spark_log.recovery.mirror_recovery import recover
+from spark_log.recovery.verify import verify
 from spark_log.store.local import LocalStore
-from spark_log.testing.broker_roots import register_broker
 from tests.cli.commands import Pylog
 from tests.processes import eventually
 

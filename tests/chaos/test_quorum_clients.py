@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import spark_log
+from simulation.harness.quorum_process import wait_until
+from simulation.harness.serving_nodes import ServingNodes
+from simulation.harness.tcp_proxy import TcpProxies
+from simulation.levels import TODAY, TOMORROW, supporting
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.features import METADATA_VERSION
-from spark_log.testing.levels import TODAY, TOMORROW, supporting
-from spark_log.testing.quorum_process import wait_until
-from spark_log.testing.serving_nodes import ServingNodes
-from spark_log.testing.tcp_proxy import TcpProxies
 from tests.chaos.riders import Copier, Producing, Rider, check_copies, check_order, values_of
 from tests.processes import free_port
 

@@ -19,9 +19,9 @@ from random import Random
 import pytest
 
 import spark_log
-from spark_log.testing.quorum_process import wait_until
-from spark_log.testing.serving_nodes import ServingNodes
-from spark_log.testing.tcp_proxy import TcpProxies
+from simulation.harness.quorum_process import wait_until
+from simulation.harness.serving_nodes import ServingNodes
+from simulation.harness.tcp_proxy import TcpProxies
 from tests.chaos.riders import Appender, check_order, values_of
 from tests.processes import free_port
 

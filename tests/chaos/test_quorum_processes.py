@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from simulation.harness.quorum_process import LIMIT_S, SECRET, QuorumProcesses, wait_until
+from simulation.harness.tcp_proxy import TcpProxies
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.quorum_node.quorum_admin import LATER, QuorumAdmin
-from spark_log.testing.quorum_process import LIMIT_S, SECRET, QuorumProcesses, wait_until
-from spark_log.testing.tcp_proxy import TcpProxies
+from spark_log.quorum.node.admin import LATER, QuorumAdmin
 from tests.processes import free_port
 
 

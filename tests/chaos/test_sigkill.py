@@ -16,7 +16,7 @@ import pytest
 
 import spark_log
 from spark_log.model import TopicPartition
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
 from tests.processes import Process, free_port
 
 ROUNDS = 6

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.metadata.commands import SetConfigs
-from spark_log.net.leader_check import STALE_S
-from spark_log.net.messages import ChangesRequest, CommandsRequest, encode
-from tests.net.asking import request
+from spark_log.rpc.messages import ChangesRequest, CommandsRequest, encode
+from spark_log.server.leader_check import STALE_S
+from spark_log.store.object_names import CHECKPOINTS
 from tests.processes import ControlledProcess, Process, eventually, free_port
+from tests.server.asking import request
 
 LONG = "10m"
 """Nobody takes over during a test."""

@@ -13,11 +13,11 @@ import pytest
 
 import spark_log
 from spark_log.client.log import Log
-from spark_log.journal.object_names import LOG
-from spark_log.metadata.batch_format import decode_batch
+from spark_log.metadata.formats.batch_format import decode_batch
 from spark_log.metadata.records import Batch, CommitOffsetsRecord
 from spark_log.model import TopicPartition
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
+from spark_log.store.object_names import LOG
 from tests.processes import Process, Started, eventually, free_port, started
 
 PARTITIONS = 4

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.test_killed_replicator import ROOT, eventually
-from tests.node.replicated_logs import add_broker, folder_of, put, replicated_log
+from tests.replication.replicated_logs import add_broker, folder_of, put, replicated_log
 
 
 # Promise: replicas.md#when-a-disk-fails

@@ -16,9 +16,9 @@ import pytest
 
 import spark_log
 from spark_log import errors
+from spark_log.maintenance.maintain import maintain_round
 from spark_log.model import TopicPartition
-from spark_log.node.maintain import maintain_round
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
 from tests.processes import Started, started
 
 ROUNDS = 3
@@ -83,7 +83,7 @@ while True:
 MAINTAINER = (
     OPEN
     + """
-from spark_log.node.maintain import maintain_round
+from spark_log.maintenance.maintain import maintain_round
 print("ready", flush=True)
 while True:
     problems = maintain_round(log).problems
@@ -94,7 +94,7 @@ while True:
 
 @pytest.fixture
 def log(tmp_path: Path) -> spark_log.Log:
-    """Its fence passes what is a few milliseconds old, and upkeep merges a few slices."""
+    """Its fence passes what is a few milliseconds old, and maintenance merges a few slices."""
     made = spark_log.connect(tmp_path / "log", durability="os")
     made.admin.create_topics([spark_log.NewTopic("t", 2)])
     made.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})

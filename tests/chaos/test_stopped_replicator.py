@@ -13,24 +13,24 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log
-from spark_log.client.administering.brokers import fence_broker, return_broker
-from spark_log.metadata.replicas import copies_of
-from spark_log.node.maintain import maintain_once
-from spark_log.node.replicator import Replicator
+from spark_log.client.admin.brokers import fence_broker, return_broker
+from spark_log.maintenance.maintain import maintain_once
+from spark_log.metadata.replicas.replicas import copies_of
+from spark_log.replication.replicator import Replicator
 from tests.chaos.test_killed_replicator import ROOT, eventually
-from tests.node.replicated_logs import add_broker, folder_of, group_of, move_away, put, replicated_log
+from tests.replication.replicated_logs import add_broker, folder_of, group_of, move_away, put, replicated_log
 
 # It copies in each log that it reads of, and stops there once: in a copy, before its record is put, or after that.  It
 # does so as `pylog replicate`, or as the driver of `jobs/replicate.py`, whose tasks are calls here.
 STOPS = """
 import os, signal, sys
 from types import SimpleNamespace
-from jobs.replicate import TaskCopier, copy_in_task
-from pyspark_pylog.open_log import planned_log
+from pyspark_pylog.jobs.replicate import TaskCopier, copy_in_task
+from pyspark_pylog.log.open_log import planned_log
 from pyspark_pylog.options.parse import Location
 from spark_log.client.log import Log
 from spark_log.journal.journal import Journal
-from spark_log.node.replicator import Replicator
+from spark_log.replication.replicator import Replicator
 from spark_log.store.open import open_store
 from spark_log.testing.stores import Wrapper
 

@@ -11,6 +11,7 @@ from tests.cli.commands import Pylog
 from tests.services import Services
 
 BOTH_WAYS = (
+    "test_cli_flow",
     "test_cli_groups",
     "test_cli_inspect",
     "test_cli_records",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.cli.bench import figures, latencies_ms, percentile
+from spark_log.cli.commands.bench import figures, latencies_ms, percentile
 from tests.cli.commands import Pylog
 
 LATENCIES = [

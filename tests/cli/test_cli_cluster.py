@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from simulation.levels import TOMORROW, supporting
 from spark_log import NewTopic, connect
-from spark_log.clock import SystemClock
+from spark_log.http.address import this_host
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import log_key
+from spark_log.maintenance.maintain import Maintainer
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
-from spark_log.net.address import this_host
-from spark_log.node.maintain import Maintainer
+from spark_log.runtime.clock import SystemClock
 from spark_log.store.local import LocalStore
+from spark_log.store.object_names import log_key
 from spark_log.testing.clocks import SkewedClock
-from spark_log.testing.levels import TOMORROW, supporting
 from spark_log.testing.stores import ClockedStore
 from tests.cli.commands import Pylog
 from tests.services import Services
@@ -55,7 +55,7 @@ def damaged_object(folder: Path) -> Path:
     return found
 
 
-def test_an_object_that_upkeep_sets_aside_is_not_healthy(tmp_path: Path) -> None:
+def test_an_object_that_maintenance_sets_aside_is_not_healthy(tmp_path: Path) -> None:
     """It is named until it can be read again."""
     found = damaged_object(tmp_path / "log")
     good = found.read_bytes()[::-1]
@@ -70,7 +70,7 @@ def test_an_object_that_upkeep_sets_aside_is_not_healthy(tmp_path: Path) -> None
 
 
 def test_the_objects_that_a_coordinator_has_set_aside_are_not_healthy(tmp_path: Path) -> None:
-    """Its upkeep keeps them in memory, and /health counts them."""
+    """Its maintenance keeps them in memory, and /health counts them."""
     damaged_object(tmp_path / "log")
     services = Services()
     running = services.start(tmp_path / "log")
@@ -79,7 +79,7 @@ def test_the_objects_that_a_coordinator_has_set_aside_are_not_healthy(tmp_path: 
         coordinator.metrics.compaction.note(Maintainer(log).round())
     for url in (f"pylog://{coordinator.address}", str(tmp_path / "log")):
         failed = Pylog(url).run("cluster", "health")
-        assert failed.exit_code == 1 and "upkeep could not read 1 object" in failed.stdout
+        assert failed.exit_code == 1 and "maintenance could not read 1 object" in failed.stdout
     services.close()
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
+from docs.cli_reference import description, example, reference_markdown, verbs
+from spark_log.cli.common.base import JOBS
 from spark_log.cli.main import pylog as root
-from spark_log.cli.reference import description, example, reference_markdown, verbs
 from tests.cli.commands import Pylog
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +66,8 @@ VERBS = {
     "console": "",
     "consume": "",
     "elect": "preferred unclean",
+    "flow": "",
+    "gateway": "",
     "gc": "",
     "group": "delete describe lag list remove-members seek",
     "maintain": "",
@@ -258,3 +261,13 @@ def test_help_is_in_sentences(path: str, command: click.Command) -> None:
         text = getattr(option, "help", None)
         if text:
             assert re.match(r"[A-Z]", text) and re.search(r"(\.|\]|possible)$", text.rstrip()), (path, text)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_that_is_typed_as_a_command_is_named(pylog: Pylog, name: str) -> None:
+    """With the command of the job, whose file exists."""
+    assert name not in root.commands
+    shown = pylog.wrong(name, "--list")
+    assert f"There is no command {name}: " in shown
+    (job,) = re.findall(r"python -m spark_log\.jobs\.(\w+)", " ".join(shown.split()))
+    assert (ROOT / "jobs" / f"{job}.py").exists()

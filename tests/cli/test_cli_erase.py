@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.net.tokens import parse_tokens
+from spark_log.server.tokens import parse_tokens
 from tests.cli.commands import Pylog
 from tests.services import Services
 

@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 
 from spark_log import connect
-from spark_log.client.consuming.membership import Membership, SessionRequest
+from spark_log.client.consumer.membership import Membership, SessionRequest
 from spark_log.errors import NoOffsetForPartition
-from spark_log.metadata.group_commands import JoinGroup
-from spark_log.net.address import this_host
+from spark_log.http.address import this_host
+from spark_log.metadata.groups.group_commands import JoinGroup
 from tests.cli.commands import Pylog
 
 

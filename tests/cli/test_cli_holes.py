@@ -39,7 +39,7 @@ def test_a_segment_shows_its_holes(thinned: Pylog) -> None:
 
 
 def test_a_log_with_holes_is_sound(thinned: Pylog) -> None:
-    """For `verify` and after upkeep."""
+    """For `verify` and after maintenance."""
     thinned.ok("verify", "--deep")
     thinned.ok("maintain")
     thinned.ok("verify", "--deep")

@@ -7,9 +7,9 @@ import re
 import click
 import pytest
 
-from spark_log.cli.kafka_flags import COMMANDS, EVERYWHERE, OF_COMMAND
+from docs.cli_reference import verbs
+from spark_log.cli.common.kafka_flags import COMMANDS, EVERYWHERE, OF_COMMAND
 from spark_log.cli.main import pylog as root
-from spark_log.cli.reference import verbs
 from tests.cli.commands import Pylog
 
 

@@ -9,11 +9,11 @@ import pytest
 
 import spark_log
 from spark_log.journal.journal import Journal
-from spark_log.node.quorum_founding import adopt_log
-from spark_log.node.quorum_state import Content
-from spark_log.node.root_snapshots import put_snapshot
-from spark_log.quorum_node.directory import format_directory, open_directory
-from spark_log.quorum_node.vote_and_identity import Meta
+from spark_log.quorum.node.directory import format_directory, open_directory
+from spark_log.quorum.node.vote_and_identity import Meta
+from spark_log.server.quorum.founding import adopt_log
+from spark_log.server.quorum.root_snapshots import put_snapshot
+from spark_log.server.quorum.state import Content
 from spark_log.store.open import open_store
 from tests.cli.commands import Pylog
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import spark_log
-from spark_log.cli.local_port import serving_metrics
+from spark_log.console.local_port import serving_metrics
 from spark_log.errors import StorageUnavailable
 from spark_log.model import TopicPartition
 from tests.cli.commands import ROOT, Pylog
@@ -59,16 +59,16 @@ def log(tmp_path: Path) -> Iterator[spark_log.Log]:
 
 
 # Promise: monitoring.md#without-a-coordinator
-def test_upkeep_that_repeats_serves_metrics(log: spark_log.Log) -> None:
-    """Each scrape has the lag of that moment, not that of the last round, and the upkeep of the process."""
+def test_maintenance_that_repeats_serves_metrics(log: spark_log.Log) -> None:
+    """Each scrape has the lag of that moment, not that of the last round, and the maintenance of the process."""
     with running("maintain", "-u", log.url, "--every", "1h", "--metrics", "0") as (process, line):
         assert line.startswith("metrics: http://127.0.0.1:")
         address = line.removeprefix("metrics: ")
-        assert ("pylog_upkeep_timestamp_seconds", frozenset()) in scraped(address), "before the first round, too"
+        assert ("pylog_maintenance_timestamp_seconds", frozenset()) in scraped(address), "before the first round, too"
         assert process.stdout is not None
         process.stdout.readline()  # the first round has ended
         found = scraped(address)
-        assert found[LAG] == 3 and found["pylog_upkeep_timestamp_seconds", frozenset()] > 0
+        assert found[LAG] == 3 and found["pylog_maintenance_timestamp_seconds", frozenset()] > 0
         log.append("orders", [{"value": b"y"}] * 4)
         assert scraped(address)[LAG] == 7
         assert ("pylog_leading", frozenset()) not in found and (
@@ -118,7 +118,7 @@ def test_metrics_are_for_this_machine_and_for_a_process_that_stays(log: spark_lo
 
 # Promise: monitoring.md#without-a-coordinator
 def test_a_scrape_that_fails_says_why() -> None:
-    """A storage that is unavailable ends neither the port nor the upkeep."""
+    """A storage that is unavailable ends neither the port nor the maintenance."""
 
     def text() -> str:
         if failures:

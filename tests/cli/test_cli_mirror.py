@@ -37,7 +37,7 @@ def test_a_log_is_lost_and_recovered(pylog: Pylog, tmp_path: Path) -> None:
     assert "a separate log, at version" in copy.refused("recover")
     done = copy.ok("recover", "--yes")
     assert "is a separate log, at version" in done
-    assert "records that were erased after it are there again: erase them again" in done
+    assert "if records were erased after this copy was made, they are there again: erase them again" in done
     copy.ok("produce", "orders", stdin="d\n")
     assert copy.ok("consume", "orders").split() == ["a", "b", "c", "d"]
 
@@ -108,3 +108,30 @@ def test_a_log_is_moved(pylog: Pylog, tmp_path: Path) -> None:
     cancel = ("move", "--cancel", "--yes", "--target-option", "key=k")
     assert "cannot be read there: storage options (key)" in pylog.refused(*cancel)
     assert "already" in pylog.refused("move", "--cancel", "--yes", "--force")
+
+
+def test_what_asks_for_yes_names_a_dry_run_only_where_there_is_one(pylog: Pylog, tmp_path: Path) -> None:
+    mirror = str(tmp_path / "mirror")
+    pylog.ok("mirror", "set", mirror)
+    pylog.ok("mirror", "run", mirror)
+    asked = pylog.refused("mirror", "run", mirror, "--catch-up")
+    assert "give --yes to do it" in asked and "--dry-run" not in asked
+    assert "or --dry-run to see it" in pylog.refused("topic", "delete", "orders")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_mirror_that_lost_a_checkpoint_gets_one_from_the_command_that_verify_names(
+    pylog: Pylog, tmp_path: Path, number: int
+) -> None:
+    mirror = str(tmp_path / "mirror")
+    pylog.ok("mirror", "set", mirror)
+    pylog.ok("mirror", "run", mirror)
+    sorted((tmp_path / "mirror/meta/ckpt").iterdir())[number].write_bytes(b"")
+    copy = Pylog(mirror)
+    assert "it is empty; `pylog mirror run MIRROR` writes a new one" in copy.run("verify").stdout
+    pylog.ok("mirror", "run", mirror)
+    assert "no problems found" in copy.ok("verify")
+    sorted((tmp_path / "mirror/meta/ckpt").iterdir())[number].unlink()
+    assert "another checkpoint is lost; `pylog mirror run MIRROR` writes a new one" in copy.run("verify").stdout
+    pylog.ok("mirror", "run", mirror)
+    assert "no problems found" in copy.ok("verify")

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from spark_log import connect
 from spark_log.cli.main import pylog
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
 from tests.cli.commands import Pylog
 
 ODD = ("", "\udcff", "a\x1b[2J", "nan", "9" * 400, "-1", "a\nb", "~" + "x" * 3000)
-RUNNING = {"serve", "console", "bench"}
+RUNNING = {"serve", "gateway", "console", "bench"}
 """They run until they are stopped, with most values."""
 USAGE_LINES = 5
 """The usage, a hint and the error."""

@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spark_log
-from spark_log.cli.tables import table_lines
-from spark_log.cli.units import count_text, size_text
-from spark_log.cli.yaml import flow_text, yaml_lines
+from spark_log.cli.common.tables import table_lines
+from spark_log.cli.common.yaml import flow_text, yaml_lines
+from spark_log.display.units import count_text, size_text
+from spark_log.maintenance.maintain import checkpoint
 from spark_log.metadata.records import Piece
-from spark_log.node.maintain import checkpoint
 from spark_log.text import duration_text
 from tests.cli.commands import ROOT, Pylog, on_terminal
 

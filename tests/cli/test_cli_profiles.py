@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.cli.profiles import read_profile
+from spark_log.cli.common.profiles import read_profile
 from spark_log.errors import InvalidRequest
-from spark_log.net.tokens import parse_tokens
+from spark_log.server.tokens import parse_tokens
 from tests.cli.commands import Pylog
 from tests.services import Services
 

@@ -9,17 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 import spark_log
-from spark_log.cli.quorum_founding import what_it_does
-from spark_log.journal.log_format import parse_format
-from spark_log.journal.object_names import FORMAT_KEY
-from spark_log.net.messages import Health
-from spark_log.node.quorum_state import Content
-from spark_log.node.root_snapshots import put_snapshot
+from spark_log.cli.commands.quorum_founding import what_it_does
+from spark_log.journal.storage.log_format import parse_format
 from spark_log.positions import format_timestamp_ms
 from spark_log.quorum.messages import Entry, Kind, Position
+from spark_log.quorum.node.directory import open_directory, parse_voters
 from spark_log.quorum.ready import Persist
 from spark_log.quorum.voters import encode_voters
-from spark_log.quorum_node.directory import open_directory, parse_voters
+from spark_log.rpc.messages import Health
+from spark_log.server.quorum.root_snapshots import put_snapshot
+from spark_log.server.quorum.state import Content
+from spark_log.store.object_names import FORMAT_KEY
 from spark_log.store.open import open_store
 from tests.cli.commands import Pylog
 from tests.processes import free_port
@@ -150,11 +150,11 @@ def test_a_directory_adopts_a_log_or_restores_it(tmp_path: Path) -> None:
     assert f"after version {state.version + 1}, of 20" in of_node and f"which {first} has" in of_node
     for _ in range(2):
         said = pylog.ok(*restore, "--yes")
-        assert f"has version {state.version} of the log, of 20" in said and "changes are lost; any records" in said
+        assert f"has version {state.version} of the log, of 20" in said and "changes are lost; if records" in said
     assert f"{lost} {second} has" in pylog.run(*restore, "--dry-run").stderr
     third = str(tmp_path / "third")
     pylog.ok("quorum", "init", third, "--cluster-id", cluster, "--node", "1")
     done = pylog.ok("quorum", "restore", third, "--from", first, "--yes")
     assert "has version" in done
-    assert "records that were erased after it are there again: erase them again" in done
+    assert "if records were erased after this copy was made, they are there again: erase them again" in done
     assert "belongs to a quorum that was replaced" in pylog.refused(*restore, "--yes")

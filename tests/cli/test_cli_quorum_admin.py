@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from spark_log.net.quorum_request import ask_node
 from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum.node.request import ask_node
+from spark_log.quorum.node.tool_requests import METRICS
 from spark_log.quorum.ready import Config
-from spark_log.quorum_node.tool_requests import METRICS
 from tests.cli.commands import Pylog
-from tests.node.quorum_nodes import LIMIT_S, SECRET, Cluster
+from tests.quorum.node.quorum_nodes import LIMIT_S, SECRET, Cluster
 
 
 class Running:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import spark_log
-from spark_log.cli.reassignment_file import encode_reassignment, read_reassignment, read_topics
+from spark_log.cli.commands.reassignment_file import encode_reassignment, read_reassignment, read_topics
 from spark_log.errors import InvalidRequest
+from spark_log.maintenance.replicate import replicate_once
 from spark_log.model import NewTopic, TopicPartition
-from spark_log.node.replicate import replicate_once
 from tests.cli.commands import Pylog
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk")

@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from spark_log import connect
+from spark_log import Log, connect
+from spark_log.client.consumer.consumer import REFRESH_MS
 from tests.cli.commands import Pylog
+from tests.processes import eventually
 
 
 # Promise: cli.md#pylog-produce
@@ -119,6 +128,78 @@ def test_a_group_goes_on_where_it_was(pylog: Pylog) -> None:
 def test_follow_ends_with_its_count(pylog: Pylog) -> None:
     """With --follow and a count, it ends when there were so many."""
     assert len(pylog.ok("consume", "orders", "--follow", "-n", "10").splitlines()) == 10
+
+
+@contextmanager
+def following(log: Log, *arguments: str) -> Iterator[tuple[IO[str], IO[str]]]:
+    """The standard output and error of `pylog consume --follow`."""
+    command = [sys.executable, "-m", "spark_log.cli", "-u", log.url, "consume", "--follow", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            yield process.stdout, process.stderr
+        finally:
+            process.terminate()
+
+
+# Promise: cli.md#pylog-consume
+@pytest.mark.parametrize(
+    ("wanted", "away"),
+    [("t", False), ("t", True), ("--include=t.*", True), ("-p0 t", True)],
+    ids=["at once", "topic", "pattern", "partition"],
+)
+def test_follow_reads_a_topic_that_is_created_again_from_its_start(tmp_path: Path, wanted: str, away: bool) -> None:
+    """It may see the log while the topic is away, and waits for it."""
+    log = connect(tmp_path / "log")
+    log.append("t", [{"value": f"old {n}"} for n in range(4)])
+    with following(log, *wanted.split(), "-f", "%o %v\\n") as (printed, said):
+        assert [printed.readline() for _ in range(4)][-1] == "3 old 3\n"
+        log.admin.delete_topics(["t"])
+        if away:
+            assert re.search("does not exist|no topic matches", said.readline())
+        log.append("t", [{"value": f"new {n}"} for n in range(9)])
+        assert [printed.readline() for _ in range(9)] == [f"{n} new {n}\n" for n in range(9)]
+        while "topic 't' was deleted and created again: reading continues at its first record" not in said.readline():
+            pass
+
+
+# Promise: cli.md#pylog-consume
+def test_follow_from_the_latest_record_reads_a_topic_that_is_added_from_its_start(tmp_path: Path) -> None:
+    """The position is for the partitions that are there when the command begins."""
+    log = connect(tmp_path / "log")
+    log.append("t1", [{"value": "old"}])
+    with following(log, "--include", "t.*", "-o", "latest", "-g", "g") as (printed, _):
+        eventually(lambda: bool(log.admin.describe_consumer_groups(["g"])["g"].members))
+        log.append("t2", [{"value": "first"}, {"value": "second"}])
+        assert [printed.readline() for _ in range(2)] == ["first\n", "second\n"]
+
+
+# Promise: cli.md#pylog-consume
+@pytest.mark.parametrize("written", [0, 9])
+def test_a_log_that_is_set_back_meanwhile_has_an_end(tmp_path: Path, written: int) -> None:
+    """Without --follow, the command does not wait for records that the log has lost."""
+    log = connect(tmp_path / "log", durability="os")
+    log.append("t", [{"value": "first"}])
+    shutil.copytree(tmp_path / "log", tmp_path / "older")
+    for _ in range(6):
+        log.append("t", [{"value": "x" * 1_000_000}] * 10)  # one poll has at most 50 MiB
+    command = [sys.executable, "-m", "spark_log.cli", "-u", log.url, "consume", "t"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "first\n"
+            shutil.rmtree(tmp_path / "log")  # the pipe is full
+            shutil.copytree(tmp_path / "older", tmp_path / "log")
+            log = connect(tmp_path / "log", durability="os")
+            for number in range(written):
+                log.append("t", [{"value": f"new {number}"}])
+            time.sleep(2 * REFRESH_MS / 1000)
+            printed, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert "an older copy of the log was restored" in said
+    assert process.returncode == (0 if written else 1)
+    assert printed.endswith("new 8\n") == bool(written)
 
 
 def test_produce_that_fails_says_how_many_lines_are_in(pylog: Pylog) -> None:

@@ -36,7 +36,8 @@ def test_records_are_consumed_as_lines_of_json(pylog: Pylog) -> None:
     pylog.ok("topic", "create", "clicks", "--schema", "id BIGINT NOT NULL, at TIMESTAMP, sum DECIMAL(10,2)")
     with spark_log.connect(pylog.url) as log:
         log.append("clicks", [{"id": 1}, {"id": 2}])
-    assert pylog.ok("consume", "clicks") == '{"id":1}\n{"id":2}\n'
+    for group in ([], ["-g", "g"]):
+        assert pylog.ok("consume", "clicks", *group) == '{"id":1}\n{"id":2}\n'
 
 
 # Promise: tasks/typed.md#tables, tasks/typed.md#write

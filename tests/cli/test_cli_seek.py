@@ -130,6 +130,7 @@ def test_topics_are_consumed_by_pattern(grouped: Pylog) -> None:
         assert sorted(found) == ["audit a", "audit b", *(f"orders v{n}" for n in range(10))]
     none = grouped.run("consume", "--include", "aud")
     assert none.stdout == "" and none.exit_code == 0 and "no topic matches 'aud': the whole name" in none.stderr
+    assert "as soon as it is created" not in none.stderr, "the command has ended"
     assert "either TOPIC or --include" in grouped.wrong("consume")
     assert "either TOPIC or --include" in grouped.wrong("consume", "orders", "--include", "x")
     assert "not a regular expression" in grouped.wrong("consume", "--include", "(")

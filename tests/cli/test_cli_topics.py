@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.settings import TOPIC_CONFIGS
+from spark_log.configs.settings import TOPIC_CONFIGS
 from tests.cli.commands import Pylog
 
 
@@ -23,7 +23,7 @@ def test_create_warns_of_what_has_no_effect(pylog: Pylog) -> None:
     args = ["-c", "segment.jitter.ms=1000", "-c", "unclean.leader.election.enable=true", "--output", "json"]
     result = pylog.run("topic", "create", "b", *args)
     assert result.exit_code == 0
-    assert "segment.jitter.ms is kept, and has no effect in pylog: Upkeep merges" in result.stderr
+    assert "segment.jitter.ms is kept, and has no effect in pylog: Maintenance merges" in result.stderr
     assert (
         "unclean.leader.election.enable is kept, and has no effect in pylog: Such an election is made" in result.stderr
     )

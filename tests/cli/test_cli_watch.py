@@ -9,7 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_log.cli.watch import with_rates
+from spark_log.cli.common.watch import with_rates
 from tests.cli.commands import ROOT, Pylog, on_terminal
 
 COMMANDS = (["topic", "list"], ["group", "list"], ["group", "lag", "g"])

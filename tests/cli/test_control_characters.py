@@ -13,21 +13,21 @@ from pathlib import Path
 
 import click
 import pytest
-from pyspark_pylog.job_support import job_parser, progress
+from pyspark_pylog.jobs.job_support import job_parser, progress
 
 import spark_log
-from spark_log.cli.base import Failed
+from spark_log.cli.common.base import Failed
+from spark_log.cli.common.output import _text, emit_line
+from spark_log.cli.common.session import CommandSession
 from spark_log.cli.main import pylog as root
-from spark_log.cli.output import _text, emit_line
-from spark_log.cli.session import CommandSession
 from spark_log.errors import InvalidRequest
 from spark_log.groups.group import Roster, RosterMember
-from spark_log.journal.object_names import log_key
 from spark_log.metadata import records as r
-from spark_log.metadata.batch_format import encode_batch
+from spark_log.metadata.formats.batch_format import encode_batch
 from spark_log.metadata.records import Batch
-from spark_log.net.audit import AuditedChange, close_audit, open_audit, write
-from spark_log.node.log_metrics import line
+from spark_log.monitoring.log_metrics import line
+from spark_log.server.audit import AuditedChange, close_audit, open_audit, write
+from spark_log.store.object_names import log_key
 from spark_log.text import label_value, printable, printable_bytes, printable_lines
 from tests.cli.commands import ROOT, Pylog, on_terminal
 
@@ -75,6 +75,8 @@ FORMS = ("wide", "json", "yaml", "csv")
 LONG = {
     "serve": "runs until it is ended",
     "console": "runs until it is ended",
+    "flow": "runs until it is ended",
+    "gateway": "runs until it is ended",
     "completion": "prints a script of click",
 }
 QUORUM = ["--nodes", f"1@{ODD}", "--secret-file", "/nowhere"]
@@ -250,10 +252,10 @@ def test_lines_and_tabs_of_records_stay_on_a_terminal() -> None:
 
 PRINTS = re.compile(r"(?<![.\w])(?<!def )print\(|click\.s?echo\(|sys\.(?:stdout|stderr)\.(?:write|buffer)")
 PRINTING = {
-    "spark_log/cli/output.py": "escapes, and paints cells that are escaped",
+    "spark_log/cli/common/output.py": "escapes, and paints cells that are escaped",
     "spark_log/cli/main.py": "prints a script of click",
-    "datasource/pyspark_pylog/job_support.py": "escapes; its JSON is ASCII",
-    "jobs/admin.py": "escapes",
+    "datasource/pyspark_pylog/jobs/job_support.py": "escapes; its JSON is ASCII",
+    "datasource/pyspark_pylog/jobs/admin.py": "escapes",
     "jobs/quickstart.py": "has its own log, in a folder that it makes",
 }
 
@@ -275,11 +277,11 @@ def test_log_lines_escape_control_characters(capsys: pytest.CaptureFixture[str])
         try:
             raise ValueError(ODD)
         except ValueError:
-            logger.warning("upkeep failed", exc_info=True)
+            logger.warning("maintenance failed", exc_info=True)
     finally:
         logger.removeHandler(handler)
     shown = text.getvalue()
-    assert shown.startswith(f"group {SHOWN} is held by a process\nupkeep failed\nTraceback")
+    assert shown.startswith(f"group {SHOWN} is held by a process\nmaintenance failed\nTraceback")
     assert shown.endswith(f"ValueError: {SHOWN}\n")
 
 

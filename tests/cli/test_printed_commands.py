@@ -56,11 +56,17 @@ def check(words: list[str], command: click.Command, context: click.Context) -> N
         return
     parser = command.make_parser(context)
     try:
-        _, left, _ = parser.parse_args(list(words))
+        given, left, _ = parser.parse_args(list(words))
     except click.BadOptionUsage:
-        _, left, _ = parser.parse_args([*words, VALUE])  # `--every`: the option is named, without a value
+        given, left, _ = parser.parse_args([*words, VALUE])  # `--every`: the option is named, without a value
     if left:
         raise click.UsageError(f"{left} is too much")
+    there = {
+        name for name, value in given.items() if isinstance(value, str | tuple | list | bool | int) and value != ()
+    }
+    lacking = [one.name for one in command.params if one.required and one.name not in there]
+    if words and lacking:  # a command alone is its name
+        raise click.UsageError(f"{lacking} is missing")
 
 
 def test_commands_are_found() -> None:
@@ -72,7 +78,64 @@ def test_a_printed_command_is_taken(text: str) -> None:
     check(shlex.split(text), pylog, click.Context(pylog, info_name="pylog"))
 
 
-@pytest.mark.parametrize("text", ["recover 1", "topic trimm", "topic trim 1 --until 1", "topic list 1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "recover 1",
+        "topic trimm",
+        "topic trim 1 --until 1",
+        "topic list 1",
+        "mirror run --catch-up",
+        "topic trim 1 -p 0",
+    ],
+)
 def test_a_command_that_is_not_taken_is_found(text: str) -> None:
     with pytest.raises(click.UsageError):
         check(shlex.split(text), pylog, click.Context(pylog, info_name="pylog"))
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+JOB = re.compile(r"`(?:python -m spark_log\.jobs\.|(?:spark-submit )?jobs/)(\w+)(?:\.py)?([^`]*)`")
+JOBS = ROOT / "datasource" / "pyspark_pylog" / "jobs"
+OF_OTHERS = {"--packages", "--port", "--folder", "--part"}
+"""Options of spark-submit, of a test's broker, and of jobs/quickstart.py."""
+
+
+def options_of(command: click.Command, context: click.Context) -> set[str]:
+    """The options of a command, and of those in it."""
+    found = {name for param in command.get_params(context) for name in (*param.opts, *param.secondary_opts)}
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            found |= options_of(inner, click.Context(inner, parent=context, info_name=name))
+    return found
+
+
+def named_options(path: Path) -> set[str]:
+    """The options that the messages of a file name."""
+    return {name for text in messages(path) for name in OPTION.findall(text)}
+
+
+def test_options_in_messages_exist() -> None:
+    """Each is an option of some command or job; those of Kafka's tools are named where they are refused."""
+    known = options_of(pylog, click.Context(pylog, info_name="pylog")) | OF_OTHERS
+    known |= {name for file in JOBS.glob("*.py") for name in re.findall(r'"(--[a-z-]+)"', file.read_text())}
+    found = {path: named_options(path) - known for path in SOURCES if path.name != "kafka_flags.py"}
+    assert not {str(path): names for path, names in found.items() if names}
+
+
+def test_jobs_in_messages_exist() -> None:
+    """With the options that are printed with them."""
+    found = {job for path in SOURCES for text in messages(path) for job in JOB.findall(text)}
+    assert len(found) > 5
+    for name, rest in sorted(found):
+        assert (ROOT / "jobs" / f"{name}.py").exists(), name
+        texts = "".join(file.read_text() for file in JOBS.glob("*.py"))
+        assert not [one for one in OPTION.findall(rest) if f'"{one}"' not in texts], (name, rest)
+
+
+def test_make_targets_in_messages_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    found = {name for path in SOURCES for text in messages(path) for name in re.findall(r"`make ([a-z-]+)`", text)}
+    assert not [name for name in found if f"\n{name}:" not in makefile]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import spark_log
-from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
+from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Faults, FaultyStore

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from spark_log.client.administering.brokers import add_broker
+from spark_log.client.admin.brokers import add_broker
 from spark_log.client.log import Log
-from spark_log.client.producing.append import upload_rows
+from spark_log.client.producer.append import upload_rows
 from spark_log.client.topic_creation import new_topic_id
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import Append, CreateTopic
 from spark_log.metadata.records import CommitRecord
-from spark_log.metadata.replicas import epoch_of, group_at, group_number
+from spark_log.metadata.replicas.replicas import epoch_of, group_at, group_number
 from spark_log.model import ACKS_ALL, ACKS_LEADER, Placed
 from spark_log.store.copy_object import copy_object
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 
 import spark_log
-from spark_log.client.consuming.consumer import Consumer
+from spark_log.client.consumer.consumer import Consumer
 from spark_log.model import TopicPartition
 
 ALL = {TopicPartition("t", number) for number in range(4)}

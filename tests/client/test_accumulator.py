@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_log.client.producing.accumulator import TopicQueue
-from spark_log.client.producing.futures import RecordFuture, stamp_of
-from spark_log.threads import SYSTEM_THREADS
+from spark_log.client.producer.accumulator import TopicQueue
+from spark_log.client.producer.futures import RecordFuture, stamp_of
+from spark_log.runtime.threads import SYSTEM_THREADS
 
 
 def queue(granted: int = 0, left: int = 0) -> TopicQueue:

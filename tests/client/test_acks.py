@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.administering.brokers import return_broker
-from spark_log.client.administering.erasure import await_pending
-from spark_log.client.producing.pending_copies import (
+from simulation.harness.broker_roots import ControlledRoots, commit_on_leader, register_broker
+from spark_log.client.admin.answering_roots import RootAnswers
+from spark_log.client.admin.brokers import return_broker
+from spark_log.client.admin.erasure import await_pending
+from spark_log.client.producer.pending_copies import (
     WaitingCopy,
     await_visible,
     copied,
@@ -31,21 +33,20 @@ from spark_log.errors import (
     SparkLogError,
     StorageUnavailable,
 )
-from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.pending_commits import lacking_objects
-from spark_log.metadata.records import Copy
-from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
-from spark_log.metadata.replicas import epoch_of
+from spark_log.maintenance.replicate import replicate_once
+from spark_log.metadata.commands import Report
+from spark_log.metadata.commits.decide_commits import Committed
+from spark_log.metadata.commits.pending_commits import lacking_objects
+from spark_log.metadata.records import Copy, MissingRecord
+from spark_log.metadata.replicas.replica_commands import FenceBroker
+from spark_log.metadata.replicas.replicas import epoch_of
 from spark_log.model import LATEST, TopicPartition
-from spark_log.node import fenced_copies
-from spark_log.node.answering_roots import RootAnswers
-from spark_log.node.copy_throttle import Pace
-from spark_log.node.fenced_copies import ATTEMPTS, FencedCopies
-from spark_log.node.health_findings import broker_findings
-from spark_log.node.replicate import replicate_once
-from spark_log.node.replicator import Replicator
-from spark_log.node.verify import verify
-from spark_log.testing.broker_roots import ControlledRoots, commit_on_leader, register_broker
+from spark_log.monitoring.health_findings import broker_findings
+from spark_log.recovery.verify import verify
+from spark_log.replication import fenced_copies
+from spark_log.replication.copy_throttle import Pace
+from spark_log.replication.fenced_copies import ATTEMPTS, FencedCopies
+from spark_log.replication.replicator import Replicator
 from tests.logged import logged
 from tests.services import Services
 
@@ -290,7 +291,7 @@ def test_records_whose_file_is_missing_are_given_up_after_a_time(log: spark_log.
     """So that readers do not wait for ever."""
     commit_on_leader(log, "u", ROWS)
     (name,) = log.journal.refresh().pending[0].objects
-    log.journal.propose(RemoveCopies(copies=(Copy(name, 1, epoch_of(log.journal.state, 1) or 0),)))
+    log.journal.propose(Report(record=MissingRecord(copies=(Copy(name, 1, epoch_of(log.journal.state, 1) or 0),))))
     log.journal.roots[1].delete([name])
     log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
     replicator = Replicator(log)
@@ -307,7 +308,7 @@ def test_a_replicator_that_was_stopped_looks_once_more(log: spark_log.Log, tmp_p
     (name,) = log.journal.refresh().pending[0].objects
     (file,) = (tmp_path / "broker1").rglob("*.seg")
     file.rename(tmp_path / "away")
-    log.journal.propose(RemoveCopies(copies=(Copy(name, 1, epoch_of(log.journal.state, 1) or 0),)))
+    log.journal.propose(Report(record=MissingRecord(copies=(Copy(name, 1, epoch_of(log.journal.state, 1) or 0),))))
     replicator = Replicator(log)
     replicator.round()
     time.sleep(0.7)

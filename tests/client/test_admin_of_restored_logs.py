@@ -10,10 +10,10 @@ import pytest
 from spark_log import Log, TopicPartition, connect
 from spark_log.errors import ConcurrentChange
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import LOG
 from spark_log.store.local import LocalStore
+from spark_log.store.object_names import LOG
 from spark_log.testing.stores import Wrapper
-from tests.node.logs import append_small, new_log
+from tests.maintenance.logs import append_small, new_log
 from tests.restored import copy_of, restored
 
 TP = TopicPartition("t", 0)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from spark_log import Log, NewTopic, TopicPartition
-from spark_log.client.administering.admin import Admin
+from spark_log.client.admin.admin import Admin
 from spark_log.client.arguments import guarded
-from spark_log.client.consuming.bookmark import Bookmark
-from spark_log.client.consuming.consumer import Consumer
-from spark_log.client.producing.producer import Producer
-from spark_log.client.producing.transaction import Transaction
+from spark_log.client.consumer.bookmark import Bookmark
+from spark_log.client.consumer.consumer import Consumer
+from spark_log.client.producer.producer import Producer
+from spark_log.client.producer.transaction import Transaction
 from spark_log.errors import InvalidRequest
 from tests.client.logs import new_log
 

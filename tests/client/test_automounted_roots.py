@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_log import connect
+
 SETUP = """
 import shutil, subprocess, warnings
 import spark_log
@@ -45,6 +47,7 @@ def automounted(folder: Path, program: str) -> str:
         pytest.skip("mounting needs root, and a kernel with autofs")
     for name in ("auto", "disks", "disks/disk"):
         (folder / name).mkdir()
+    connect(str(folder / "log"))
     automount = [sys.executable, str(Path(__file__).parents[1] / "automount.py"), f"{folder}/auto", f"{folder}/disks"]
     command = ["unshare", "-m", *automount, sys.executable, "-c", program.format(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

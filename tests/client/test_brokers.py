@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import spark_log
-from spark_log.client.administering import brokers, root_places
-from spark_log.client.administering.brokers import (
+from simulation.harness.broker_roots import ControlledRoots
+from spark_log.client.admin import brokers, root_places
+from spark_log.client.admin.brokers import (
     add_broker,
     fence_broker,
     held_objects,
@@ -26,13 +27,13 @@ from spark_log.client.administering.brokers import (
 )
 from spark_log.client.log import Log
 from spark_log.errors import BrokerNotAvailable, InvalidRequest, StorageError, StorageUnavailable, WrongRoot
-from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, Roots, read_broker_file, write_broker_file
-from spark_log.journal.root_owner import OWNER_KEY
-from spark_log.metadata.records import Copy
-from spark_log.metadata.replica_commands import RegisterBroker, RemoveCopies
-from spark_log.node.verify import verify
+from spark_log.metadata.commands import Report
+from spark_log.metadata.records import Copy, MissingRecord
+from spark_log.metadata.replicas.replica_commands import RegisterBroker
+from spark_log.recovery.verify import verify
+from spark_log.roots.broker_roots import BROKER_KEY, BrokerFile, Roots, read_broker_file, write_broker_file
+from spark_log.roots.root_owner import OWNER_KEY
 from spark_log.store.base import ObjectStore
-from spark_log.testing.broker_roots import ControlledRoots
 from spark_log.testing.stores import Wrapper
 from tests.client.replicated import commit_copies, with_copies
 
@@ -403,7 +404,7 @@ def test_log_dirs_have_bytes_by_topic(log: Log, tmp_path: Path) -> None:
     assert (sum(files), 0) == (first.bytes, first.lacking_bytes) and 0 < first.partitions[both] <= first.bytes
     ((name, _),) = held_objects(log.journal.refresh(), 2)
     lacks = Copy(name, 2, log.journal.state.brokers[2].epoch)
-    log.journal.propose(RemoveCopies(copies=(lacks,)))
+    log.journal.propose(Report(record=MissingRecord(copies=(lacks,))))
     second = log.admin.describe_log_dirs()[2]
     assert (second.bytes, second.lacking_bytes) == (0, first.bytes)
 

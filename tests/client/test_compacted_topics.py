@@ -12,11 +12,11 @@ import pytest
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.client.producing.append import upload_rows
-from spark_log.client.producing.commit import PlainProducer
-from spark_log.client.reading.latest import scan_latest
+from spark_log.client.producer.append import upload_rows
+from spark_log.client.producer.commit import PlainProducer
+from spark_log.client.reader.latest import scan_latest
 from spark_log.errors import ConcurrentChange, InvalidRecord
-from spark_log.node import maintain
+from spark_log.maintenance import maintain
 from tests.client.logs import new_log, values
 
 COMPACT = {"cleanup.policy": "compact"}

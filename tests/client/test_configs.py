@@ -10,10 +10,10 @@ import pytest
 import spark_log
 from spark_log import NewTopic
 from spark_log.errors import TopicDeletionDisabled
-from spark_log.journal.object_names import log_key
-from spark_log.metadata.batch_format import encode_batch
+from spark_log.maintenance.maintain import merge
+from spark_log.metadata.formats.batch_format import encode_batch
 from spark_log.metadata.records import Batch, SetConfigsRecord
-from spark_log.node.maintain import merge
+from spark_log.store.object_names import log_key
 from tests.client.logs import log_url, new_log
 
 LINES = [{"value": b"x" * 1000}] * 100

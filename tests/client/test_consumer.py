@@ -6,13 +6,14 @@ import random
 import threading
 import time
 from collections.abc import Collection
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 import spark_log
-from spark_log.client.consuming.consumer import Consumer
-from spark_log.client.reading.scan_batches import SCAN_SCHEMA
+from spark_log.client.consumer.consumer import Consumer
+from spark_log.client.reader.scan_batches import SCAN_SCHEMA
 from spark_log.errors import (
     IllegalGeneration,
     InvalidRequest,
@@ -20,7 +21,6 @@ from spark_log.errors import (
     ObjectNotFound,
     OffsetMetadataTooLarge,
     OffsetOutOfRange,
-    RecordDeserialization,
     StorageUnavailable,
     UnknownTopicOrPartition,
 )
@@ -175,8 +175,8 @@ def test_a_group_goes_on_where_it_committed(tmp_path: Path) -> None:
         consumer.commit_async({P0: 6})
         assert consumer.committed(P0) == 6
         assert told == [({P0: OffsetAndMetadata(5)}, None)]
-    with reader(log, "orders", group_id="g") as consumer:
-        assert [record.offset for record in consumer] == [6, 7, 8, 9]
+    with reader(log, "orders", group_id="g", consumer_timeout_ms=60_000) as consumer:
+        assert [record.offset for record in islice(consumer, 4)] == [6, 7, 8, 9]
 
 
 def test_iteration_commits_only_what_was_given_out(tmp_path: Path) -> None:
@@ -389,8 +389,9 @@ def test_a_topic_made_anew_can_be_assigned_anew(tmp_path: Path) -> None:
         assert len(seen(consumer.poll())) == 13
         log.admin.delete_topics(["orders"])
         fill(log, 4)
-        with pytest.raises(UnknownTopicOrPartition, match="deleted"):
-            consumer.poll()
+        for _ in range(2):  # no poll returns as if there were no records
+            with pytest.raises(UnknownTopicOrPartition, match="deleted"):
+                consumer.poll()
         consumer.assign([P0, TopicPartition("other", 0)])
         assert seen(consumer.poll()) == [0, 1, 2, 3]
 
@@ -480,57 +481,6 @@ def test_offsets_by_time_and_at_the_ends(tmp_path: Path) -> None:
         assert consumer.topics() == {"orders"}
 
 
-def test_deserializers_are_the_users(tmp_path: Path) -> None:
-    """Functions or objects with `deserialize`."""
-    log = new_log(tmp_path, orders=1)
-    log.append("orders", [{"key": "k", "value": "5"}, {"value": None}])
-    with reader(log, "orders", value_deserializer=int, key_deserializer=lambda key: key.decode()) as consumer:
-        assert [(record.key, record.value) for record in consumer] == [("k", 5), (None, None)]
-
-
-def test_a_record_that_a_deserializer_fails_at_is_named_after_those_before_it(tmp_path: Path) -> None:
-    """The first poll returns the records before it; later polls raise its error until a seek passes it."""
-    log = new_log(tmp_path, orders=2)
-    fill(log)
-    fill(log, 3, partition=1)
-    log.append("orders", [{"value": "10", "partition": 0}])
-    broken = {b"5"}
-
-    def number(value: bytes) -> int:
-        if value in broken:
-            raise ValueError(value)
-        return int(value)
-
-    polling, iterating = (reader(log, "orders", value_deserializer=number) for _ in range(2))
-    assert {tp: [record.value for record in records] for tp, records in polling.poll().items()} == {
-        P0: [0, 1, 2, 3, 4],
-        P1: [0, 1, 2],
-    }
-    assert sorted(next(iterating).value for _ in range(8)) == [0, 0, 1, 1, 2, 2, 3, 4]
-    for again in (polling.poll, polling.poll, lambda: next(iterating)):
-        with pytest.raises(
-            RecordDeserialization, match=r"orders-0, offset 5: the value .*ValueError.*; seek to 6"
-        ) as error:
-            again()
-        assert (error.value.topic, error.value.partition, error.value.offset) == ("orders", 0, 5)
-    polling.seek(P0, 6)
-    assert [record.value for record in polling.poll()[P0]] == [6, 7, 8, 9, 10]
-    broken.clear()
-    assert [record.value for record in iterating] == [5, 6, 7, 8, 9, 10]
-
-
-def test_keys_are_deserialized_as_values_are(tmp_path: Path) -> None:
-    """Of a broken key and a broken value the one that comes first is named."""
-    log = new_log(tmp_path, orders=1)
-    log.append("orders", [{"key": b"1", "value": b"1"}, {"key": b"1", "value": b"x"}, {"key": b"x", "value": b"1"}])
-    with reader(log, "orders", key_deserializer=int, value_deserializer=int) as consumer:
-        assert len(consumer.poll()[P0]) == 1
-        for offset, column in ((1, "value"), (2, "key")):
-            with pytest.raises(RecordDeserialization, match=f"offset {offset}: the {column}"):
-                consumer.poll()
-            consumer.seek(P0, offset + 1)
-
-
 def test_records_read_before_a_poll_failed_are_given_by_the_next(tmp_path: Path) -> None:
     """Those of one partition are not lost because another one could not be read."""
     store = Flaky(quick_store(tmp_path), random.Random(7), Faults())
@@ -550,7 +500,7 @@ def test_records_read_before_a_poll_failed_are_given_by_the_next(tmp_path: Path)
 
 def test_merging_underneath_is_not_noticed(tmp_path: Path) -> None:
     """Objects are replaced between two polls of one plan."""
-    from spark_log.node.maintain import maintain_once
+    from spark_log.maintenance.maintain import maintain_once
 
     log = new_log(tmp_path, orders=1)
     log.admin.incremental_alter_configs({"orders": {"retention.ms": "-1"}})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_log.client.client_settings import CONSUMER
-from spark_log.client.consuming.member_settings import member_settings
+from spark_log.client.consumer.member_settings import member_settings
 from spark_log.errors import InvalidRequest
 from tests.client.logs import new_log
 from tests.client.test_consumer import reader

@@ -8,24 +8,18 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.consuming.consumer import Consumer
-from spark_log.errors import OffsetOutOfRange
+from spark_log.client.consumer.consumer import Consumer
+from spark_log.errors import IllegalGeneration, OffsetOutOfRange
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
+from spark_log.recovery.repair import repair
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper
-from tests.restored import copy_of, restored
+from tests.processes import eventually
+from tests.restored import copy_of, restored, values
+from tests.services import Services
 
 P0 = TopicPartition("t", 0)
-
-
-def values(consumer: Consumer, wanted: int) -> list[bytes | None]:
-    found: list[bytes | None] = []
-    for _ in range(60):
-        found += [record.value for records in consumer.poll(200).values() for record in records]
-        if len(found) >= wanted:
-            break
-    return found
 
 
 def lost_and_restored(folder: Path, read: Callable[[], object]) -> None:
@@ -136,7 +130,7 @@ def test_a_consumer_that_joins_its_group_again_during_the_restore_continues_at_t
 # Promise: copies.md#restore-a-log-from-a-copy
 @pytest.mark.parametrize("how", ["given", "returned", "async", "bookmark"])
 def test_positions_that_are_committed_before_the_restore_is_noticed_do_not_count(tmp_path: Path, how: str) -> None:
-    """The consumer has read up to 10, and commits when the log has other records from 6 on."""
+    """The consumer has read up to 10, and commits when the log has other records from 6 on.  It gets an error."""
     log = log_in(tmp_path)
     consumer = log.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([P0])
@@ -148,16 +142,20 @@ def test_positions_that_are_committed_before_the_restore_is_noticed_do_not_count
         values(consumer, 10)
 
     lost_and_restored(tmp_path, read)
-    match how:
-        case "given":
-            consumer.commit({P0: 10})
-        case "returned":
-            consumer.commit()
-        case "async":
-            consumer.commit_async()
-            consumer.committed(P0)
-        case _:
-            bookmark.__exit__(None, None, None)
+    errors: list[Exception | None] = []
+    commits: dict[str, Callable[[], None]] = {
+        "given": lambda: consumer.commit({P0: 10}),
+        "returned": consumer.commit,
+        "async": lambda: consumer.commit_async(callback=lambda _, error: errors.append(error)),
+        "bookmark": lambda: bookmark.__exit__(None, None, None),
+    }
+    if how == "async":
+        commits[how]()
+        consumer.committed(P0)
+        assert isinstance(errors[0], OffsetOutOfRange)
+    else:
+        with pytest.raises(OffsetOutOfRange, match=r"t-0 is not committed at offset 10: .* a copy that ended at 6"):
+            commits[how]()
     again = spark_log.connect(str(tmp_path / "log")).consumer("t", group_id="g", auto_offset_reset="earliest")
     assert values(again, 14)[-8:] == NEW
 
@@ -182,3 +180,104 @@ def test_a_program_compares_the_history_that_it_keeps_beside_its_offset(tmp_path
     consumer = begins_at(10)
     assert values(consumer, 4) == [b"new %d" % n for n in range(4, 8)]
     assert kept == [""] and consumer.history not in (None, "")
+
+
+@pytest.fixture
+def repaired(tmp_path: Path) -> Callable[[], spark_log.Log]:
+    """Loses the two versions before the last one, continues without them, and appends eight records."""
+
+    def lose() -> spark_log.Log:
+        for path in sorted((tmp_path / "log/meta/log").iterdir())[-3:-1]:
+            path.unlink()
+        repair(LocalStore(str(tmp_path / "log")), is_alive=lambda holder: False, accept_loss=True)
+        log = spark_log.connect(str(tmp_path / "log"))
+        for value in NEW:
+            log.append("t", [{"value": value}])
+        return log
+
+    return lose
+
+
+# Promise: storage-failures.md#continue-without-what-is-lost
+def test_a_consumer_reads_a_repaired_topic_from_its_start(
+    tmp_path: Path, repaired: Callable[[], spark_log.Log], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a group.  It warns, with the reason."""
+    log = log_in(tmp_path)
+    for n in range(4):
+        log.append("t", [{"value": f"old {n}"}])
+    consumer = log.consumer("t", auto_offset_reset="latest")
+    consumer.seek_to_beginning()
+    assert len(values(consumer, 4)) == 4
+    repaired()
+    assert values(consumer, 10) == [b"old 0", b"old 3", *NEW]
+    assert "`pylog repair --accept-loss` gave up lost records, and topic 't' may have others" in caplog.text
+
+
+# Promise: storage-failures.md#continue-without-what-is-lost
+def test_a_member_of_a_repaired_log_is_told_who_removed_it(
+    tmp_path: Path, repaired: Callable[[], spark_log.Log]
+) -> None:
+    """No other consumer has taken its group.  It continues at the group's position."""
+    log = log_in(tmp_path)
+    for n in range(4):
+        log.append("t", [{"value": f"old {n}"}])
+    consumer = log.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    assert len(values(consumer, 4)) == 4
+    repaired()
+    for attempt in (lambda: values(consumer, 1), consumer.commit):
+        with pytest.raises(IllegalGeneration, match="members were removed when `pylog repair --accept-loss`") as told:
+            attempt()
+        assert told.value.accepted_loss
+    consumer.subscribe(["t"])
+    assert values(consumer, 10) == [b"old 0", b"old 1", *NEW]
+
+
+# Promise: copies.md#restore-a-log-from-a-copy
+def test_members_of_a_coordinator_continue_after_a_restore(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The restored log, which the coordinator leads again at its address, has fewer versions for a while."""
+    services, folder = Services(), tmp_path / "log"
+    running = services.start(folder)
+    address = running.coordinator.address
+    with spark_log.connect(f"pylog://{address}") as log:
+        log.admin.create_topics([spark_log.NewTopic("t", 2)])
+        members = [
+            spark_log.connect(f"pylog://{address}").consumer(
+                "t", group_id="g", auto_offset_reset="earliest", auto_commit_interval_ms=100
+            )
+            for _ in range(2)
+        ]
+        found = dict[tuple[int, int], bytes | None]()
+
+        def polled() -> int:
+            for member in members:
+                for tp, records in member.poll(50).items():
+                    found.update({(tp.partition, record.offset): record.value for record in records})
+            return len(found)
+
+        def write(log: spark_log.Log, *values: bytes) -> None:
+            for value in values:
+                log.append("t", [{"value": value, "partition": part} for part in (0, 1)])
+
+        write(log, b"old")
+        with spark_log.connect(str(folder)) as direct:
+            copy = copy_of(direct, tmp_path / "copy")
+        write(log, *[b"lost"] * 20)
+        eventually(lambda: polled() == 42)
+        services.stop(running)
+        restored(str(folder), copy).close()
+        again = services.start(folder, listen=address)
+        try:
+            with spark_log.connect(f"pylog://{address}") as after:
+                write(after, b"new")
+                found.clear()
+                eventually(lambda: polled() == caplog.text.count("which this consumer has read") - 2)
+                write(after, *[b"more"] * 20)
+                expected = {(part, n): b"new" if n == 1 else b"more" for part in (0, 1) for n in range(1, 22)}
+                eventually(lambda: polled() >= 42 and expected.items() <= found.items())
+                assert b"lost" not in found.values()
+        finally:
+            for member in members:
+                member.close()
+            services.stop(again)
+    services.close()

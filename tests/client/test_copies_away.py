@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.administering.brokers import return_broker
+from simulation.harness.broker_roots import register_broker
+from spark_log.client.admin.brokers import return_broker
 from spark_log.client.log import Log
-from spark_log.client.reading.fetch import fetch
-from spark_log.client.reading.scan_batches import fetch_ranges
+from spark_log.client.reader.fetch import fetch
+from spark_log.client.reader.scan_batches import fetch_ranges
 from spark_log.errors import CorruptObject, ObjectNotFound, StorageUnavailable
-from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.maintenance.maintain import merge
+from spark_log.metadata.replicas.replica_commands import FenceBroker
 from spark_log.model import TopicPartition
-from spark_log.node.maintain import merge
-from spark_log.node.verify import verify
-from spark_log.testing.broker_roots import register_broker
+from spark_log.recovery.verify import verify
 from tests.logged import logged
-from tests.node.replicated_logs import create_topic, folder_of, move_away, move_back, put, replicated_log
+from tests.replication.replicated_logs import create_topic, folder_of, move_away, move_back, put, replicated_log
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_damaged_copies_are_described_once(log: Log, tmp_path: Path) -> None:
     with pytest.raises(CorruptObject) as failed:
         _count(log)
     assert (failed.value.start, failed.value.end) == (0, 10)
-    for text in ("--repair-from", "pylog topic trim", "offsets 0 to 9"):
+    for text in ("--repair-from", "--lose-data", "offsets 0 to 9"):
         assert str(failed.value).count(text) == 1
 
 
@@ -211,7 +211,7 @@ def test_more_objects_of_a_root_are_counted_seldom(
         (folder_of(log, tmp_path, 1) / name).unlink()
     with caplog.at_level(logging.WARNING):
         assert _count(log) == 30
-    monkeypatch.setattr("spark_log.journal.read_failover.WARN_EVERY_S", 0)
+    monkeypatch.setattr("spark_log.roots.read_failover.WARN_EVERY_S", 0)
     (folder_of(log, tmp_path, 1) / names[2]).unlink()
     with caplog.at_level(logging.WARNING):
         assert _count(log) == 30

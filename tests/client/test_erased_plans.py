@@ -9,9 +9,9 @@ import pytest
 
 import spark_log
 from spark_log import Log, NewTopic, TopicPartition
-from spark_log.client.consuming.consumer import Consumer
-from spark_log.client.reading.erased_since import LOCAL_LOOK_MS, LOOK_MS
-from spark_log.client.reading.latest import scan_latest
+from spark_log.client.consumer.consumer import Consumer
+from spark_log.client.reader.erased_since import LOCAL_LOOK_MS, LOOK_MS
+from spark_log.client.reader.latest import scan_latest
 from spark_log.errors import ConcurrentChange
 from tests.services import Services
 

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 
 import spark_log
-from spark_log.cli.erase import report_text
-from spark_log.client.administering.erasure import ErasedShare, erase_records, erase_share
+from spark_log.cli.commands.erase import report_text
+from spark_log.client.admin.erasure import ErasedShare, erase_records, erase_share
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic
 from spark_log.errors import AuthorizationFailed, InvalidRequest, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.journal.upkeep_limits import LIMITS
+from spark_log.journal.maintenance_limits import LIMITS
+from spark_log.maintenance.maintain import collect_garbage, maintain_once, merge
 from spark_log.model import TopicPartition
-from spark_log.net.audit import close_audit, open_audit
-from spark_log.net.tokens import parse_tokens
-from spark_log.node.erasing import PARALLEL_PARTITIONS, Erasing
-from spark_log.node.maintain import collect_garbage, maintain_once, merge
-from spark_log.node.rewrite_packs import SHARED_BYTES
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
+from spark_log.rewriting.erasing import PARALLEL_PARTITIONS, Erasing
+from spark_log.rewriting.rewrite_packs import SHARED_BYTES
+from spark_log.server.audit import close_audit, open_audit
+from spark_log.server.tokens import parse_tokens
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
 from tests.conftest import Bucket
@@ -281,8 +281,8 @@ def test_slices_that_others_merge_meanwhile_are_found_again(tmp_path: Path) -> N
 
 
 def test_slices_that_are_gone_before_they_are_searched_are_found_again(tmp_path: Path) -> None:
-    """The records are in the last partition, whose objects upkeep replaces and deletes during the search of the others:
-    the first round finds nothing.
+    """The records are in the last partition, whose objects maintenance replaces and deletes during the search of the
+    others: the first round finds nothing.
     """
     last = PARALLEL_PARTITIONS
     log, other = new_log(tmp_path, t=last + 1), spark_log.connect(str(tmp_path))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.consuming.cursor import Cursor
-from spark_log.client.consuming.fetch_positions import FetchPosition, FetchPositions
+from spark_log.client.consumer.cursor import Cursor
+from spark_log.client.consumer.fetch_positions import FetchPosition, FetchPositions
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.store.bounded_waits import Waiter

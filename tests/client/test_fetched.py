@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_log.client.consuming.cursor import to_records
-from spark_log.client.reading.fetch import Fetched
-from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.prune import only_matching
-from spark_log.client.reading.scan_batches import SCAN_SCHEMA, to_batch
+from spark_log.client.consumer.cursor import to_records
+from spark_log.client.reader.fetch import Fetched
+from spark_log.client.reader.plan import SliceRead
+from spark_log.client.reader.prune import only_matching
+from spark_log.client.reader.scan_batches import SCAN_SCHEMA, to_batch
 from spark_log.conditions import as_condition
 from spark_log.model import Slice
 from spark_log.segment.offsets import Offsets

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import spark_log
-from spark_log.node.broker_prober import Prober
-from spark_log.node.health_findings import broker_findings
-from spark_log.node.replicator import Replicator
-from spark_log.node.root_space import free_where_behind
-from spark_log.testing.broker_roots import register_broker
-from tests.node.test_quorum_full_disk import fill
+from simulation.harness.broker_roots import register_broker
+from spark_log.monitoring.health_findings import broker_findings
+from spark_log.replication.broker_prober import Prober
+from spark_log.replication.replicator import Replicator
+from spark_log.replication.root_space import free_where_behind
+from tests.server.quorum.test_quorum_full_disk import fill
 
 TIMES = {"broker.session.timeout.ms": "300", "replica.lag.time.max.ms": "1"}
 

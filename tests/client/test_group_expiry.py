@@ -12,10 +12,10 @@ import pytest
 
 import spark_log
 from spark_log import TopicPartition
-from spark_log.clock import SystemClock
 from spark_log.errors import GroupIdNotFound
+from spark_log.maintenance.maintain import maintain_once
 from spark_log.model import PROGRESS_TOPIC
-from spark_log.node.maintain import maintain_once
+from spark_log.runtime.clock import SystemClock
 from spark_log.testing.clocks import SkewedClock
 from tests.cli.commands import Pylog
 from tests.client import logs
@@ -41,7 +41,7 @@ class Place:
         return self.log.consumer("t", group_id="g", auto_offset_reset=auto_offset_reset)
 
     def pass_half_a_minute(self) -> None:
-        """And do the upkeep, as `pylog maintain` does, and a coordinator where there is one."""
+        """Half a minute passes, and the log is maintained, as by `pylog maintain` or a coordinator."""
         self.wall.skew_ms += HALF_MINUTE_MS
         maintain_once(self.keeper)
 

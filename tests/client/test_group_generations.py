@@ -10,7 +10,7 @@ import pytest
 import spark_log
 from spark_log.errors import IllegalGeneration
 from spark_log.journal.journal import Journal
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
 from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import ClockedStore
 from tests.client.logs import log_url, quick_store

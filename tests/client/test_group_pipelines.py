@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import spark_log
-from spark_log.client.producing.delivery import BlockedPlace
-from spark_log.client.producing.futures import WIDTH, AssignedOffsets, Ints, RecordFuture, SentBatch
-from spark_log.client.producing.placement_pipelines import _Pipeline, can_be_written
+from simulation.harness.broker_roots import register_broker
+from spark_log.client.producer.delivery import BlockedPlace
+from spark_log.client.producer.futures import WIDTH, AssignedOffsets, Ints, RecordFuture, SentBatch
+from spark_log.client.producer.placement_pipelines import _Pipeline, can_be_written
 from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas
-from spark_log.testing.broker_roots import register_broker
-from spark_log.threads import SystemThreads
+from spark_log.runtime.threads import SystemThreads
 
 
 @pytest.fixture

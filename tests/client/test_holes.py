@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 
 import spark_log
-from spark_log.client.administering.lag import lags_of
+from spark_log.client.admin.lag import lags_of
 from spark_log.metadata.records import Piece
 from spark_log.model import TopicPartition
-from spark_log.node.verify import verify
 from spark_log.positions import format_timestamp_ms
+from spark_log.recovery.verify import verify
 from spark_log.segment.compression import Compression
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.stores import MeteredStore

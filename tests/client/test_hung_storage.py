@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.consuming.consumer import READ_GRACE_MS
-from spark_log.clock import Clock, SystemClock
+from spark_log.client.consumer.consumer import READ_GRACE_MS
 from spark_log.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
@@ -21,8 +20,9 @@ from spark_log.errors import (
     RequestTimedOut,
     StorageUnavailable,
 )
-from spark_log.journal.commit_protocol import STALLED_TRIES
 from spark_log.journal.journal import Journal
+from spark_log.journal.storage.commit_protocol import STALLED_TRIES
+from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import CALLS_MAX, Slot, Unfinished, Waiter
 from spark_log.store.local import LocalStore

@@ -11,13 +11,13 @@ import pytest
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
-from spark_log.client.administering.lag import PartitionLag, lags_of
+from spark_log.client.admin.lag import PartitionLag, lags_of
 from spark_log.errors import GroupIdNotFound
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide.commits import decide_commit
+from spark_log.maintenance.maintain import maintain_once
+from spark_log.metadata.commits.decide_commits import decide_commit
 from spark_log.metadata.records import CommitRecord, Piece
 from spark_log.model import DataObject, Run
-from spark_log.node.maintain import maintain_once
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
@@ -143,7 +143,7 @@ def test_lag_of_many_segments_reads_few_objects() -> None:
     topic_id = journal.state.names["t"]
     for n in range(COMMITS):
         commit_runs(journal, topic_id, n)
-        journal.finish_upkeep()
+        journal.finish_maintenance()
     start = {TopicPartition("t", number): spark_log.OffsetAndMetadata(1000) for number in range(PARTITIONS)}
     log.admin.alter_consumer_group_offsets("g", start)
     assert any(isinstance(entry, Piece) for entry in journal.state.partitions[topic_id, 0].entries)

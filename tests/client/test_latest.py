@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 
 from spark_log import NewTopic
-from spark_log.client.reading.fetch import Fetched
-from spark_log.client.reading.latest import condition_of_view, fetch_latest, scan_latest
-from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.prune import may_match
-from spark_log.client.reading.scan_batches import fetch_ranges
+from spark_log.client.reader.fetch import Fetched
+from spark_log.client.reader.latest import condition_of_view, fetch_latest, scan_latest
+from spark_log.client.reader.plan import SliceRead
+from spark_log.client.reader.prune import may_match
+from spark_log.client.reader.scan_batches import fetch_ranges
 from spark_log.conditions import EVERYTHING, Condition, as_condition
-from spark_log.errors import ConcurrentChange, InvalidRequest, UnknownTopicOrPartition
+from spark_log.errors import ConcurrentChange, InvalidRequest, ObjectNotFound, UnknownTopicOrPartition
 from spark_log.positions import format_timestamp_ms
 from spark_log.store.memory import MemoryStore
 from tests.client.logs import log_on, new_log
@@ -222,6 +222,18 @@ def test_a_table_whose_objects_are_gone_fails_if_the_topic_is_compacted(tmp_path
             reader.read_all()
     else:
         assert reader.read_all().column("value").to_pylist() == [b"0", b"0"]
+
+
+def test_a_table_whose_object_is_missing_says_so(tmp_path: Path) -> None:
+    """The log still names it, so a compacted topic was not compacted meanwhile, and another run would not help."""
+    log = new_log(tmp_path)
+    log.admin.create_topics([NewTopic("t", 1, {"cleanup.policy": "compact"})])
+    for value in (b"0", b"1"):
+        log.append("t", [{"key": b"k", "value": value}])
+    [*_, last] = log.plan("t")
+    log.journal.objects.delete([last.slice.object])
+    with pytest.raises(ObjectNotFound, match="has the offsets 1 to 1 of topic 't', partition 0.*--lose-data"):
+        log.table("t")
 
 
 def test_what_has_no_table_is_refused(tmp_path: Path) -> None:

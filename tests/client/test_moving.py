@@ -17,7 +17,7 @@ from spark_log.errors import (
     ReassignmentInProgress,
     UnknownTopicOrPartition,
 )
-from spark_log.metadata.replicas import copies_of
+from spark_log.metadata.replicas.replicas import copies_of
 from tests.client.replicated import create_replicated, with_copies
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")

@@ -14,12 +14,12 @@ import pytest
 
 from spark_log import Log, TopicPartition, connect
 from spark_log.client.client_settings import CONSUMER, PRODUCER, TRANSACTION
-from spark_log.client.consuming.bookmark import Bookmark
-from spark_log.client.consuming.consumer import Consumer
-from spark_log.client.producing.producer import Producer
-from spark_log.client.producing.transaction import Transaction
+from spark_log.client.consumer.bookmark import Bookmark
+from spark_log.client.consumer.consumer import Consumer
+from spark_log.client.producer.producer import Producer
+from spark_log.client.producer.transaction import Transaction
 from spark_log.errors import SparkLogError
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
 from tests.client.logs import new_log
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_log import Log, NewTopic
-from spark_log.client.producing.producer import Producer
+from spark_log.client.producer.producer import Producer
 from spark_log.errors import InvalidRecord, InvalidRequest, InvalidTimestamp
 from spark_log.positions import TIME_MS_MAX
 from tests.client.logs import new_log

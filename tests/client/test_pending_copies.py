@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log
-from spark_log.client.producing.pending_copies import from_answering
-from spark_log.metadata.pending_commits import LackingObject
-from spark_log.metadata.replicas import epoch_of
-from tests.node.replicated_logs import replicated_log
+from spark_log.client.producer.pending_copies import from_answering
+from spark_log.metadata.commits.pending_commits import LackingObject
+from spark_log.metadata.replicas.replicas import epoch_of
+from tests.replication.replicated_logs import replicated_log
 
 THERE, GONE = "data/0000000000000001/there.seg", "data/0000000000000001/gone.seg"
 

@@ -8,20 +8,20 @@ import uuid
 import pytest
 
 import spark_log
-from spark_log.client.producing.commit import PlainProducer
-from spark_log.client.producing.upload import Uploaded
-from spark_log.client.reading.plan import OffsetRange, SliceRead, end_of_slices, plan_reads
+from spark_log.client.producer.commit import PlainProducer
+from spark_log.client.producer.upload import Uploaded
+from spark_log.client.reader.plan import OffsetRange, SliceRead, end_of_slices, plan_reads
 from spark_log.conditions import Window
 from spark_log.journal.index_reads import neighbours, read_pieces
 from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
+from spark_log.metadata.maintenance.swaps import resolve
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition
-from spark_log.metadata.swaps import resolve
 from spark_log.model import DataObject, Run, Slice
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore
-from tests.node.logs import upkeep
+from tests.maintenance.logs import maintenance
 
 PARTITIONS = 5
 """So that every slice is sealed."""
@@ -77,7 +77,7 @@ def commit(log: spark_log.Log, rng: random.Random, count: int) -> None:
 
 def seal_all(log: spark_log.Log) -> None:
     journal = log.journal
-    upkeep(journal, seal)
+    maintenance(journal, seal)
     journal.refresh()
 
 

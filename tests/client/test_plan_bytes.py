@@ -14,14 +14,14 @@ import pytest
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.client.reading.fetch import Touched, fetch, touched
-from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.request_ahead import WHOLE_BYTES_MAX
-from spark_log.client.reading.scan_batches import scan_batches, scan_schema
+from spark_log.client.reader.fetch import Touched, fetch, touched
+from spark_log.client.reader.plan import SliceRead
+from spark_log.client.reader.request_ahead import WHOLE_BYTES_MAX
+from spark_log.client.reader.scan_batches import scan_batches, scan_schema
 from spark_log.conditions import as_condition
 from spark_log.journal.store_operations import Stores
+from spark_log.maintenance.maintain import checkpoint, merge
 from spark_log.metadata.records import Piece
-from spark_log.node.maintain import checkpoint, merge
 from spark_log.testing.stores import CountingStore
 from tests.conftest import Bucket
 

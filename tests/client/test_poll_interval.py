@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.consuming.poll_interval import PollBackoff
+from spark_log.client.consumer.poll_interval import PollBackoff
 from spark_log.journal.journal import Journal
 from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import ClockedStore, Wrapper

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.consuming.consumer import Consumer
+from spark_log.client.consumer.consumer import Consumer
+from spark_log.errors import UnknownTopicOrPartition
 from spark_log.model import TopicPartition
 from tests.client.logs import new_log
 
@@ -136,3 +137,23 @@ def test_positions_of_other_topics_are_committed(tmp_path: Path) -> None:
         consumer.commit({P0: 5, TopicPartition("out", 0): 2})
     positions = log.admin.list_consumer_group_offsets("g")
     assert {tp: at.offset for tp, at in positions.items()} == {TopicPartition("out", 0): 2}
+
+
+# Promise: clients.md#consumer
+@pytest.mark.parametrize("group", [None, "g"])
+def test_an_assigned_partition_that_was_deleted_is_an_error_until_it_is_assigned_again(
+    tmp_path: Path, group: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then the topic of that name is read from its start, whatever the reset policy is."""
+    log, other = two_clients(tmp_path)
+    consumer = log.consumer(group_id=group, auto_offset_reset="latest")
+    consumer.assign([P0])
+    consumer.seek(P0, 0)
+    assert len(next_values(consumer, 5)) == 5
+    made_again(other)
+    for _ in range(3):
+        with pytest.raises(UnknownTopicOrPartition, match="t-0 is assigned, but was deleted; assign"):
+            consumer.poll(100)
+    consumer.assign([P0])
+    assert next_values(consumer) == [b"new %d" % n for n in range(10)]
+    assert "topic 't' was deleted and created again: reading continues at" in caplog.text

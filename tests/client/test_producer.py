@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.consuming.consumer import OffsetAndTimestamp
-from spark_log.client.producing.futures import RecordFuture
-from spark_log.client.producing.producer import Producer
+from spark_log.client.consumer.consumer import OffsetAndTimestamp
+from spark_log.client.producer.futures import RecordFuture
+from spark_log.client.producer.producer import Producer
 from spark_log.errors import (
     CommitUnknown,
     InvalidRecord,
@@ -26,18 +26,18 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS
-from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata.decide.topics import decide_set_configs
+from spark_log.journal.maintenance_limits import StepLimits
+from spark_log.maintenance.maintain import maintain_once
 from spark_log.metadata.records import Piece
+from spark_log.metadata.topics.decide_topics import decide_set_configs
 from spark_log.model import TopicPartition
-from spark_log.node.maintain import maintain_once
 from spark_log.positions import TIME_MS_MAX
+from spark_log.runtime.threads import SystemThreads, Thread
 from spark_log.segment.partitioners import Partitions, RoundRobinPartitioner
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
+from spark_log.store.object_names import CHECKPOINTS
 from spark_log.testing.stores import Faults, Wrapper
-from spark_log.threads import SystemThreads, Thread
 from tests.client.logs import Flaky, log_on, new_log, quick_store, values
 
 
@@ -415,21 +415,21 @@ def test_the_log_has_its_own_time_for_topics_that_want_it(tmp_path: Path) -> Non
     assert log.read("t").column("timestamp")[0].as_py().timestamp() * 1000 == found.timestamp > 1000
 
 
-class UpkeepFirst(SystemThreads):
-    """Upkeep after a commit is finished before its caller continues."""
+class MaintenanceFirst(SystemThreads):
+    """Maintenance after a commit is finished before its caller continues."""
 
     def start(self, work: Callable[[], None], name: str) -> Thread:
         thread = super().start(work, name)
-        if name == "pylog-upkeep":
+        if name == "pylog-maintenance":
             thread.join()
         return thread
 
 
-def test_the_time_of_the_log_is_the_same_if_upkeep_seals_first(tmp_path: Path) -> None:
+def test_the_time_of_the_log_is_the_same_if_maintenance_seals_first(tmp_path: Path) -> None:
     """In the future, in what is read, in an index by time, and after a merge: sealing joins commits in one entry."""
     limits = StepLimits(inline_slices=2, inline_per_partition=1)
     store = LocalStore(str(tmp_path / "log"), "os")
-    log = spark_log.Log(Journal.open(store, create=True, limits=limits, threads=UpkeepFirst()))
+    log = spark_log.Log(Journal.open(store, create=True, limits=limits, threads=MaintenanceFirst()))
     configs: dict[str, str | None] = {"metadata.checkpoint.interval": "3"}
     log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
     log.admin.create_topics([spark_log.NewTopic("t", 1, {"message.timestamp.type": "LogAppendTime"})])

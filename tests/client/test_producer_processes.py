@@ -72,11 +72,12 @@ def test_a_program_that_ends_without_closing_loses_nothing(tmp_path: Path) -> No
 
 def test_what_is_sent_to_a_bucket_on_the_way_out_is_acknowledged(tmp_path: Path) -> None:
     """Embedded, on a storage whose requests run in threads: these are still there."""
+    new_log(tmp_path, orders=1)
     store = f"SlowStore(LocalStore({str(tmp_path / 'log')!r}, 'os'))"
     code = (
         "from spark_log.journal.journal import Journal; from spark_log.client.log import Log; "
         "from spark_log.store.local import LocalStore; from spark_log.testing.slow_store import SlowStore; "
-        f"producer = Log(Journal.open({store}, create=True)).producer(linger_ms=60000); "
+        f"producer = Log(Journal.open({store}, create=False)).producer(linger_ms=60000); "
         "producer.send('orders', b'1').add_callback(lambda place: print(place.offset))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.administering.brokers import fence_broker, return_broker
+from simulation.harness.broker_roots import ControlledRoots, register_broker
+from spark_log.client.admin.brokers import fence_broker, return_broker
 from spark_log.errors import NotEnoughReplicas
-from spark_log.metadata.replica_state import PlacementGroup
-from spark_log.node.broker_prober import Prober
-from spark_log.node.replicator import Replicator
-from spark_log.testing.broker_roots import ControlledRoots, register_broker
+from spark_log.metadata.replicas.replica_state import PlacementGroup
+from spark_log.replication.broker_prober import Prober
+from spark_log.replication.replicator import Replicator
 
 BROKERS = (0, 1, 2)
 

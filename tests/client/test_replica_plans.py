@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_log.client.administering.replica_plans import current_replicas, drained, spread_over, with_factor
+from spark_log.client.admin.replica_plans import current_replicas, drained, spread_over, with_factor
 from spark_log.errors import SparkLogError
 from spark_log.metadata.commands import CreateTopic
 from spark_log.model import TopicPartition

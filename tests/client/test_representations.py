@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.administering.admin import Admin
-from spark_log.client.administering.broker_views import BrokerDescription
-from spark_log.client.administering.group_listing import GroupDescription
-from spark_log.client.consuming.bookmark import Bookmark
-from spark_log.client.consuming.consumer import Consumer
+from spark_log.client.admin.admin import Admin
+from spark_log.client.admin.broker_views import BrokerDescription
+from spark_log.client.admin.group_listing import GroupDescription
+from spark_log.client.consumer.bookmark import Bookmark
+from spark_log.client.consumer.consumer import Consumer
 from spark_log.client.log import Log
-from spark_log.client.producing.producer import Producer
-from spark_log.client.producing.transaction import Transaction
+from spark_log.client.producer.producer import Producer
+from spark_log.client.producer.transaction import Transaction
 from spark_log.client.representations import ROWS_MAX, HtmlDict, without_secrets
 from spark_log.model import TopicPartition
 from tests.client.logs import new_log

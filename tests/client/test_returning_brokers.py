@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import spark_log
-from spark_log.client.administering.brokers import (
+from spark_log.client.admin.brokers import (
     fence_broker,
     held_objects,
     return_broker,
@@ -19,8 +19,8 @@ from spark_log.client.administering.brokers import (
 from spark_log.client.log import Log
 from spark_log.errors import WrongRoot
 from spark_log.journal.journal import Journal
-from spark_log.metadata.records import Copy
-from spark_log.metadata.replica_commands import AddCopies
+from spark_log.metadata.commands import Report
+from spark_log.metadata.records import Copy, HeldRecord
 from spark_log.store.base import ObjectStore
 from spark_log.testing.stores import Wrapper
 from tests.client.replicated import commit_copies, with_copies
@@ -121,7 +121,7 @@ def test_a_commit_names_no_copy_on_a_broker_that_is_fenced(log: Log, tmp_path: P
     epoch = journal.state.brokers[1].epoch
     fence_broker(journal, 1, "test")
     new = commit_copies(log, "t", [b"b"])
-    journal.propose(AddCopies(copies=(Copy(new, 1, epoch),)))
+    journal.propose(Report(record=HeldRecord(copies=(Copy(new, 1, epoch),))))
     assert {name for name, _ in held_objects(journal.refresh(), 1)} == {old}
     assert return_broker(journal, 1) and {name for name, _ in held_objects(journal.state, 1)} == {old}
 
@@ -171,7 +171,7 @@ def test_a_commit_during_a_return_is_looked_for(log: Log, tmp_path: Path) -> Non
 
         def list(self, prefix: str) -> list[str]:
             found: list[str] = self.inner.list(prefix)
-            other.journal.propose(AddCopies(copies=(Copy(name, 1, epoch),)))
+            other.journal.propose(Report(record=HeldRecord(copies=(Copy(name, 1, epoch),))))
             return found
 
     class LateRoots(Journal):

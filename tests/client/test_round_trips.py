@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.reading.request_ahead import GROUP_BYTES_MAX, WHOLE_BYTES_MAX
+from spark_log.client.reader.request_ahead import GROUP_BYTES_MAX, WHOLE_BYTES_MAX
 from spark_log.client.topic_creation import create_topic
 from spark_log.journal.journal import Journal
-from spark_log.journal.opening import HOLE_PROBES
+from spark_log.journal.maintenance_limits import LIMITS
+from spark_log.journal.storage.opening import HOLE_PROBES
 from spark_log.journal.store_operations import Get, Steps, Stores, beside, run
-from spark_log.journal.upkeep_limits import LIMITS
-from spark_log.metadata.decide.decision import Decision
+from spark_log.maintenance.maintain import checkpoint
+from spark_log.metadata.decision import Decision
 from spark_log.metadata.records import FenceRecord, Piece
-from spark_log.node.maintain import checkpoint
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
@@ -139,7 +139,7 @@ def test_records_that_move_the_fence_are_confirmed_before_a_change(store: SlowSt
 
 
 # Promise: measurements.md#object-stores
-def test_upkeep_adds_less_than_one_request_to_a_commit(store: SlowStore) -> None:
+def test_maintenance_adds_less_than_one_request_to_a_commit(store: SlowStore) -> None:
     """Over many: it comes once in a hundred commits."""
     log = log_on(store)
     fill(log, 2)
@@ -310,9 +310,12 @@ def _gets(*keys: str) -> Steps[list[bytes]]:
 
 
 def test_verify_asks_for_the_sizes_of_objects_together(store: SlowStore) -> None:
-    """Not one object after the other: 40 objects take a few round trips, besides those of the metadata log."""
+    """Not one object after the other: 40 objects take a few round trips, besides those of the metadata log.
+
+    These are 18, three of which look for lost versions.
+    """
     log = log_on(store)
     fill(log, 40)
     found, requests = trips(store, lambda: verify(log))
     assert counts(requests)["size"] == 40
-    assert found <= 15, "one after the other they would be 40; a busy machine runs some of them later"
+    assert found <= 21, "one after the other they would be 40; a busy machine runs some of them later"

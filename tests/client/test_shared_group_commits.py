@@ -9,7 +9,7 @@ from collections.abc import Collection
 import pytest
 
 import spark_log
-from spark_log.client.consuming.consumer import Consumer
+from spark_log.client.consumer.consumer import Consumer
 from spark_log.errors import FencedInstanceId, GroupInUse, IllegalGeneration
 from spark_log.model import TopicPartition
 from tests.client.team import ALL, Listener, Team

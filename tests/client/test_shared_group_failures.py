@@ -14,11 +14,11 @@ import pytest
 
 from spark_log.errors import AuthenticationFailed, FencedInstanceId, IllegalGeneration, InvalidRequest
 from spark_log.model import TopicPartition
-from spark_log.net.tokens import parse_tokens
+from spark_log.server.tokens import parse_tokens
 from tests.client.half_open import Proxy
 from tests.client.team import ALL, Listener, Team
 from tests.logged import logged
-from tests.node.test_serve import Process, free_port
+from tests.serve.test_serve import Process, free_port
 from tests.services import Services
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.request_ahead import (
+from spark_log.client.reader.plan import SliceRead
+from spark_log.client.reader.request_ahead import (
     BLOCK_BYTES_MAX,
     GAP_BYTES_MAX,
     GROUP_BYTES_MAX,
@@ -33,7 +33,7 @@ from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore, TimedRequest
 from spark_log.testing.stores import Wrapper
 from tests.client.logs import in_child
-from tests.node.logs import upkeep
+from tests.maintenance.logs import maintenance
 
 PARTITIONS = 50
 
@@ -153,7 +153,7 @@ def test_a_damaged_slice_index_does_not_hide_the_other_partitions(store: SlowSto
     """One poll returns their records, the next one the error."""
     for _ in range(3):
         append(log)
-    upkeep(log.journal, seal)
+    maintenance(log.journal, seal)
     state = log.journal.refresh()
     (piece,) = state.partitions[state.names["t"], 7].entries
     assert isinstance(piece, Piece)

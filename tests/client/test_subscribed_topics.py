@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spark_log
-from spark_log.client.consuming.subscribed_topics import SubscribedTopics
+from spark_log.client.consumer.subscribed_topics import SubscribedTopics
 from spark_log.model import TopicPartition
 from tests.client.logs import new_log
 from tests.unit.metadata.test_replay import carry_out, commands

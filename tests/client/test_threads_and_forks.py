@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_log.errors import CommitUnknown
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.groups import decide_join_group
+from spark_log.metadata.decision import Decision
+from spark_log.metadata.groups.decide_groups import decide_join_group
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.store.base import ObjectStore

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.producing.transaction import ROWS_MAX
+from spark_log.client.producer.transaction import ROWS_MAX
 from spark_log.errors import (
     ConcurrentChange,
     IllegalGeneration,

@@ -24,9 +24,9 @@ from spark_log.errors import (
     InvalidRequest,
     ProducerFenced,
 )
+from spark_log.maintenance.maintain import compact, maintain_once
 from spark_log.model import NewTopic, TopicPartition
-from spark_log.node.maintain import compact, maintain_once
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
 from spark_log.schema.topic_schema import as_schema
 from tests.blocks import program
 
@@ -151,6 +151,56 @@ def test_a_merge_after_numbers_were_widened_changes_the_digits_of_json(log: Log)
 
 def _json(log: Log, topic: str) -> list[bytes]:
     return log.read(topic, columns=["value"], value_format="json")["value"].to_pylist()
+
+
+# Promise: tasks/typed.md#change-a-schema
+@pytest.mark.parametrize("by", ["append", "send", "transaction", "transaction-send"])
+def test_writers_that_are_open_write_the_columns_that_another_process_has_added(tmp_path: Path, by: str) -> None:
+    """The first write with the new column is refused only after a look at the log."""
+    with spark_log.connect(tmp_path / "log") as log, spark_log.connect(tmp_path / "log") as other:
+        topic, producer = typed(log, "o", "id BIGINT"), log.producer()
+        producer.send(topic, {"id": 1}).result(10)
+        log.append(topic, [{"id": 2}])
+        other.admin.alter_schema(topic, "id BIGINT, b STRING")
+        if by == "append":
+            log.append(topic, [{"id": 3, "b": "new"}])
+        elif by == "send":
+            producer.send(topic, {"id": 3, "b": "new"}).result(10)
+        else:
+            with log.transaction("writer") as txn:
+                if by == "transaction":
+                    txn.append(topic, [{"id": 3, "b": "new"}])
+                else:
+                    txn.send(topic, {"id": 3, "b": "new"})
+        assert other.read(topic).column("b").to_pylist() == [None, None, "new"]
+        with pytest.raises(InvalidRecord, match="column 'c' is not in the schema"):
+            log.append(topic, [{"id": 4, "c": "unknown"}])
+        producer.close()
+
+
+def test_a_record_in_a_topic_that_was_created_again_has_its_offset_there(tmp_path: Path) -> None:
+    """The producer learns of the new topic when it looks for the schema by which the record fits."""
+    with spark_log.connect(tmp_path / "log") as log, spark_log.connect(tmp_path / "log") as other:
+        topic, producer = typed(log, "o", "id BIGINT"), log.producer()
+        producer.send(topic, {"id": 1}).result(10)
+        other.admin.delete_topics([topic])
+        typed(other, topic, "id BIGINT, b STRING")
+        assert producer.send(topic, {"id": 2, "b": "new"}).result(10).offset == 0
+        producer.close()
+
+
+def test_a_second_write_that_does_not_fit_the_first_schema_of_its_transaction_is_refused(tmp_path: Path) -> None:
+    with spark_log.connect(tmp_path / "log") as log:
+        log.admin.create_topics([NewTopic("o", 1, {"schema.auto": "true"})])
+
+        def write(*values: Any) -> None:
+            with log.transaction("writer") as txn:
+                for value in values:
+                    txn.append("o", [{"id": value}])
+
+        with pytest.raises(InvalidRecord, match="'id'"):
+            write(1, "abc")
+        assert log.read("o").num_rows == 0
 
 
 # Promise: tasks/typed.md#give-a-topic-with-bytes-a-schema
@@ -330,7 +380,7 @@ def test_topics_of_different_schemas_are_one_table_only_as_json(log: Log) -> Non
 
 
 # Promise: tasks/typed.md#change-a-schema
-def test_upkeep_keeps_types(log: Log) -> None:
+def test_maintenance_keeps_types(log: Log) -> None:
     """Merging, compaction and erasure widen older runs, and keep bytes and columns apart."""
     old = {"timestamp": 1000}
     configs = {"cleanup.policy": "compact", "segment.ms": "60000", "min.cleanable.dirty.ratio": "0"}

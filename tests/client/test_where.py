@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 import spark_log
 from spark_log import NewTopic
 from spark_log.client.log import Log
-from spark_log.client.reading.fetch import touched
-from spark_log.client.reading.typed import bound_to_topic
+from spark_log.client.reader.fetch import touched
+from spark_log.client.reader.typed import bound_to_topic
 from spark_log.client.topic_creation import set_schema
 from spark_log.conditions import as_condition
 from spark_log.errors import InvalidRequest
+from spark_log.journal.maintenance_limits import StepLimits
 from spark_log.journal.sealing import seal
-from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.node.maintain import compact, merge
+from spark_log.maintenance.maintain import compact, merge
 from spark_log.schema.topic_schema import as_schema
-from tests.node.logs import upkeep
+from tests.maintenance.logs import maintenance
 
 V1 = "i INT, d DECIMAL(6,2), f FLOAT, s STRING, day DATE, t TIMESTAMP, n TIMESTAMP_NTZ, x BINARY, b BOOLEAN, offset BIGINT"
 V2 = (
@@ -120,10 +120,10 @@ def fill(log: Log, topic: str, seed: int) -> None:
 
 def run_seal(log: Log) -> None:
     """All but the newest slices are in an index."""
-    upkeep(log.journal, seal, StepLimits(inline_slices=0, inline_per_partition=1))
+    maintenance(log.journal, seal, StepLimits(inline_slices=0, inline_per_partition=1))
 
 
-UPKEEP: dict[str, Callable[[Log], object]] = {
+MAINTENANCE: dict[str, Callable[[Log], object]] = {
     "written": lambda log: None,
     "merged": merge,
     "compacted": compact,
@@ -133,10 +133,10 @@ UPKEEP: dict[str, Callable[[Log], object]] = {
 
 @pytest.fixture(scope="module")
 def logs() -> Iterator[dict[str, Log]]:
-    """The same records, before and after some upkeep."""
+    """The same records, before and after some maintenance."""
     with ExitStack() as stack:
-        found = {name: stack.enter_context(spark_log.connect(f"memory://where-{name}")) for name in UPKEEP}
-        for name, change in UPKEEP.items():
+        found = {name: stack.enter_context(spark_log.connect(f"memory://where-{name}")) for name in MAINTENANCE}
+        for name, change in MAINTENANCE.items():
             fill(found[name], "t", 7)
             change(found[name])
         yield found
@@ -213,7 +213,7 @@ CONDITIONS = st.recursive(
 
 # Promise: tasks/typed.md#skip-what-cannot-match
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(CONDITIONS, st.sampled_from(sorted(UPKEEP)))
+@given(CONDITIONS, st.sampled_from(sorted(MAINTENANCE)))
 def test_rows_are_those_for_which_the_condition_is_true(
     logs: dict[str, Log], condition: tuple[str, Check], after: str
 ) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.producing.append import upload_rows
-from spark_log.client.producing.commit import PlainProducer
+from spark_log.client.producer.append import upload_rows
+from spark_log.client.producer.commit import PlainProducer
 from spark_log.errors import OffsetOutOfRange, UploadFenced
-from spark_log.metadata.restores import history_of
+from spark_log.metadata.set_backs import lineage_of
 from spark_log.model import TopicPartition
 from tests.restored import copy_of, restored
 
@@ -89,7 +89,10 @@ def test_a_new_transaction_does_not_commit_positions_of_lost_records(tmp_path: P
     consumer.assign([P0])
     assert len(next(iter(consumer.poll(2000).values()))) == 10
     replaced(tmp_path, copy)
-    with log.transaction("j") as txn, pytest.raises(OffsetOutOfRange, match=r"offset 10 of t-0 .* that ended at 6"):
+    with (
+        log.transaction("j") as txn,
+        pytest.raises(OffsetOutOfRange, match=r"t-0 is not committed at offset 10: .* that ended at 6"),
+    ):
         txn.commit_offsets(consumer)
     found = [record.value for records in consumer.poll(2000).values() for record in records]
     assert found == [b"new %d" % n for n in range(8)]
@@ -103,7 +106,7 @@ def test_records_that_were_staged_before_a_restore_are_staged_again(tmp_path: Pa
     """Their objects were in the lost folder; in the restored one they would be missing."""
     log = log_in(tmp_path)
     copy, state = lost(log, tmp_path), log.journal.state
-    staged = upload_rows(log.journal, "out", [{"value": "x"}], state.version, history=history_of(state))
+    staged = upload_rows(log.journal, "out", [{"value": "x"}], state.version, lineage=lineage_of(state))
     replaced(tmp_path, copy)
     with pytest.raises(UploadFenced, match="restored from a copy since"):
         PlainProducer(log.journal).commit(state.version, [staged])

@@ -16,17 +16,17 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.cli.console import http_routes, records
-from spark_log.cli.console.history import History
-from spark_log.cli.console.of_coordinator import pages_of
-from spark_log.cli.console.site import ROWS_MAX, Site
-from spark_log.cli.console.standalone import Standalone
+from spark_log.console import http_routes, records
+from spark_log.console.history import History
+from spark_log.console.of_coordinator import pages_of
+from spark_log.console.site import ROWS_MAX, Site
+from spark_log.console.standalone import Standalone
 from spark_log.errors import InvalidRequest
 from spark_log.model import TopicPartition
-from spark_log.net.tokens import ANYBODY, Grant
-from spark_log.node.embedded_metrics import EmbeddedMetrics
-from spark_log.node.serve import Running
-from tests.net.asking import ADMIN, BILLING, READ, TOKENS, eventually
+from spark_log.monitoring.embedded_metrics import EmbeddedMetrics
+from spark_log.serve.serve import Running
+from spark_log.server.tokens import ANYBODY, Grant
+from tests.server.asking import ADMIN, BILLING, READ, TOKENS, eventually
 from tests.services import Services
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -460,7 +460,7 @@ def test_an_answer_is_kept_for_a_moment_and_only_for_its_token(
     log: spark_log.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a page that asks again and again costs little."""
-    monkeypatch.setattr("spark_log.cli.console.site.KEPT_S", 60.0)
+    monkeypatch.setattr("spark_log.console.site.KEPT_S", 60.0)
     site = Site(lambda: log)
     first = site.ask(ANYBODY, "topics", {"search": "brief"})
     log.create_topic(spark_log.NewTopic("brief"))
@@ -472,10 +472,10 @@ def test_an_answer_is_kept_for_a_moment_and_only_for_its_token(
 
 # Promise: console.md#see-how-a-log-is-doing
 def test_the_rest_answers(reader: Asking) -> None:
-    """Whole log, health, upkeep, brokers, queries."""
+    """Whole log, health, maintenance, brokers, queries."""
     assert reader("cluster")["topics"] == 3
     assert reader("health")["healthy"]
-    assert reader("upkeep")["moving"] == []
+    assert reader("maintenance")["moving"] == []
     assert [row["broker"] for row in reader("brokers")["brokers"]] == [0]
     assert reader("queries")["sinks"] == []
 
@@ -557,7 +557,7 @@ def test_a_storage_that_hangs_stops_no_list(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_columns_of_a_page_are_those_of_a_scan() -> None:
     """A search reads them by name."""
-    batch = pa.RecordBatch.from_pylist([], schema=spark_log.client.reading.scan_batches.SCAN_SCHEMA)
+    batch = pa.RecordBatch.from_pylist([], schema=spark_log.client.reader.scan_batches.SCAN_SCHEMA)
     assert records._shown(batch) == []
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 import spark_log
-from spark_log.cli.console.of_coordinator import pages_of
+from spark_log.console.of_coordinator import pages_of
 from spark_log.model import TopicPartition
-from spark_log.node.serve import Running
+from spark_log.serve.serve import Running
 from tests.console.browser import NAMES, Browser, browser, chromium
-from tests.net.asking import ADMIN, READ, TOKENS
+from tests.server.asking import ADMIN, READ, TOKENS
 from tests.services import Services
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason=f"none of {', '.join(NAMES)} is installed")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_log.client.consuming.consumer import Consumer
+from spark_log.client.consumer.consumer import Consumer
 from spark_log.errors import CoordinatorNotAvailable, IllegalGeneration
+from spark_log.maintenance.replicate import replicate_once
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, TopicPartition
-from spark_log.node.replicate import replicate_once
 from tests.contract.deployments import COORDINATOR, LOSING, QUORUM, Deployment, LosingLink
 from tests.processes import eventually
 

@@ -16,22 +16,22 @@ from typing import Any, NamedTuple
 
 import spark_log
 from spark_log.client.log import Log
-from spark_log.clock import SystemClock
 from spark_log.errors import CoordinatorNotAvailable, SparkLogError
 from spark_log.groups.messages import LeaveGroupRequest, Request, Response
+from spark_log.http.address import parse_target
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
-from spark_log.journal.root_options import RootOptions
 from spark_log.journal.served_log import ServedLog, ServedMetadata
 from spark_log.journal.store_operations import Answered, Stores
 from spark_log.metadata.state import Leadership
-from spark_log.net.address import parse_target
-from spark_log.net.client import HttpLink
-from spark_log.node.serve_config import ServeConfig
-from spark_log.node.serve_quorum import start_quorum
+from spark_log.roots.root_options import RootOptions
+from spark_log.rpc.client import HttpLink
+from spark_log.runtime.clock import SystemClock
+from spark_log.serve.serve_config import ServeConfig
+from spark_log.serve.serve_quorum import start_quorum
 from spark_log.store.open import open_store
-from tests.node.quorum_nodes import one_node, three_nodes
 from tests.processes import eventually
+from tests.quorum.node.quorum_nodes import one_node, three_nodes
 from tests.services import QUICK, Services
 
 EMBEDDED, COORDINATOR, QUORUM, LOSING = "embedded", "coordinator", "quorum", "answers-lost"

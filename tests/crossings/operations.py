@@ -17,20 +17,21 @@ from typing import Any
 import spark_log
 from spark_log import Log, TopicPartition
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG
-from spark_log.metadata.decide.topics import decide_set_configs
-from spark_log.node.log_move import move_log
-from spark_log.node.maintain import maintain_once
-from spark_log.node.mirror import Mirror, begin_mirror, recover
-from spark_log.node.repair import repair
-from spark_log.node.replicator import Replicator
-from spark_log.node.serve_quorum import RunningNode
+from spark_log.maintenance.maintain import maintain_once
+from spark_log.metadata.topics.decide_topics import decide_set_configs
+from spark_log.recovery.log_move import move_log
+from spark_log.recovery.mirror import Mirror, begin_mirror
+from spark_log.recovery.mirror_recovery import recover
+from spark_log.recovery.repair import repair
+from spark_log.replication.replicator import Replicator
+from spark_log.serve.serve_quorum import RunningNode
 from spark_log.store.local import LocalStore
+from spark_log.store.object_names import CHECKPOINTS, FORMAT_KEY, LOG
 from spark_log.store.open import open_store
 from tests.crossings.feature import After, Feature
-from tests.node.founding import Nodes, address, adopt, restore
-from tests.node.replicated_logs import add_broker
-from tests.node.test_backup import Place
+from tests.recovery.test_backup import Place
+from tests.replication.replicated_logs import add_broker
+from tests.server.quorum.founding import Nodes, address, adopt, restore
 from tests.services import Services
 
 GONE = frozenset({"before-k1"})
@@ -232,7 +233,7 @@ def loss_accepted(world: World) -> After:
     return world.after(world.root, is_older=True, is_where_it_was=False, is_same_topic=False)
 
 
-# ----------------------------------------------------------------------------------------------------------------- upkeep
+# ------------------------------------------------------------------------------------------------------------ maintenance
 
 
 def erased(world: World) -> After:

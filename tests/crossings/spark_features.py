@@ -12,18 +12,18 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark_pylog.export.manifest import ExportRun, Manifest
 from pyspark_pylog.export.task import Written, write_files
-from pyspark_pylog.mirror_job import settings_of
-from pyspark_pylog.open_log import planned_log
-from pyspark_pylog.topic_mirror import SourceTopic, TopicMirror, reached
+from pyspark_pylog.jobs import export as export_job
+from pyspark_pylog.jobs.export import Export, location_of
+from pyspark_pylog.jobs.mirror_job import settings_of
+from pyspark_pylog.jobs.mirror_pylog import LogSource
+from pyspark_pylog.jobs.mirror_pylog import parse_args as mirror_args
+from pyspark_pylog.jobs.topic_mirror import SourceTopic, TopicMirror, reached
+from pyspark_pylog.log.open_log import planned_log
 
 import spark_log
-from jobs import export as export_job
-from jobs.export import Export, location_of
-from jobs.mirror_pylog import LogSource
-from jobs.mirror_pylog import parse_args as mirror_args
 from spark_log import Log, TopicPartition
 from spark_log.client.mirror_map import Copied, MirroredTopic, with_map
-from spark_log.clock import SystemClock
+from spark_log.runtime.clock import SystemClock
 from tests.crossings.feature import FIRST, After, Feature, assert_each_is_seen, assert_no_double, is_gone, rows, values
 from tests.spark.driver import Frame, Stream, Write, read_task
 

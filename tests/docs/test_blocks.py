@@ -21,6 +21,7 @@ RUN_BY = {
     "docs/tasks/dead-letters.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/erase.md": ["tests/client/test_erase_page.py"],
     "docs/tasks/exactly-once.md": ["tests/spark/test_spark_task_pages.py"],
+    "docs/tasks/flow.md": ["tests/flows/test_flow_page.py"],
     "docs/tasks/keep-the-latest.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/late-data.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/replay.md": ["tests/spark/test_spark_task_pages.py"],

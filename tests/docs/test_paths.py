@@ -11,9 +11,11 @@ from tests.docs.test_prose import CODE, docstrings_of, name
 from tests.unit.test_pages import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
-FOLDERS = ("benchmarks", "conf", "datasource", "deploy", "docs", "examples", "jobs", "spark_log", "tests")
+FOLDERS = ("benchmarks", "conf", "datasource", "deploy", "docs", "examples", "jobs", "simulation", "spark_log", "tests")
 PATH = re.compile(rf"(?<![\w./:-])(?:(?:{'|'.join(FOLDERS)})/[\w./-]*\w|(?:[\w-]+/)+[\w-]+\.py\b)")
-"""Paths that begin with a folder of the tree, and files of Python in any folder, such as `journal/opening.py`."""
+"""Paths that begin with a folder of the tree, and files of Python in any folder, such as
+`journal/storage/opening.py`.
+"""
 OTHERS = {
     "docs/decisions/NNNN-title.md": "a form",
     "pyspark/daemon.py": "a file of Spark",
@@ -59,4 +61,4 @@ def test_the_check_sees_paths() -> None:
     """In a sentence, in backquotes and in a link; a URL and a route of HTTP are not paths."""
     text = "see `node/nothing.py`, [it](docs/nothing.md), spark_log/nothing and jobs/maintain.py, http://a/b.py, GET /v1/log"
     assert unknown_paths(text) == ["node/nothing.py", "docs/nothing.md", "spark_log/nothing"]
-    assert not unknown_paths("`journal/opening.py` and docs/decisions/0003, `spark_log/journal`")
+    assert not unknown_paths("`journal/storage/opening.py` and docs/decisions/0003, `spark_log/journal`")

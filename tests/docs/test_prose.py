@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
+from spark_log.configs.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
 from tests.unit.test_pages import ROOT
 
 COLUMNS = 120
@@ -24,7 +24,7 @@ PAGES = [
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
     if str(page.relative_to(ROOT)) not in GENERATED
 ]
-FOLDERS = ("benchmarks", "conf", "datasource", "docs", "examples", "jobs", "spark_log", "tests")
+FOLDERS = ("benchmarks", "conf", "datasource", "docs", "examples", "jobs", "simulation", "spark_log", "tests")
 CODE = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
 SCRIPTS = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "setup.cfg", *sorted((ROOT / "conf").iterdir())]
 

@@ -15,7 +15,7 @@ from tests.blocks import blocks
 PAGE = Path(__file__).parents[2] / "docs" / "test-your-jobs.md"
 
 
-# Promise: test-your-jobs.md#a-spark-job, test-your-jobs.md#test-your-jobs
+# Promise: test-your-jobs.md#a-spark-job, test-your-jobs.md#a-flow, test-your-jobs.md#test-your-jobs
 def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
     """Each block is the file that its comment names; all of them run in one process of pytest."""
     found = blocks(PAGE)
@@ -37,7 +37,7 @@ def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 # Promise: test-your-jobs.md#in-memory

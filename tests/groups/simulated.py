@@ -37,8 +37,8 @@ from spark_log.groups.racks import Cluster
 from spark_log.groups.state_machine import next_deadline, step, tick
 from spark_log.groups.subscription import Subscription, decode_assignment, encode
 from spark_log.metadata import records as r
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.group_commands import CommitOffsets, SetGeneration
+from spark_log.metadata.decision import Decision
+from spark_log.metadata.groups.group_commands import CommitOffsets, SetGeneration
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.testing.group_vectors import run_scenario
-from spark_log.testing.vectors import main
+from simulation.vectors.__main__ import main
+from simulation.vectors.group_vectors import run_scenario
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import spark_log
 from spark_log import NewTopic
 from spark_log.errors import InvalidRecord
-from spark_log.node.maintain import Maintainer
+from spark_log.maintenance.maintain import Maintainer
 from spark_log.testing.kafka import Broker
 from tests.kafka.clients import Client, Rec
 from tests.spark.builders import wait_until
@@ -65,7 +65,7 @@ def left_in_kafka(spark: SparkSession, kafka: Broker, client: Client, topic: str
 
 
 def left_here(log: spark_log.Log, topic: str, end: int) -> Left:
-    """The records before `end` after two rounds of upkeep: the second removes tombstones that the first has seen."""
+    """The records before `end` after two rounds of maintenance; the second removes tombstones."""
     for number in range(2):
         log.append(topic, [{"key": "roll", "value": "makes it dirty", "timestamp": T0 + number, "partition": 0}])
         assert Maintainer(log).round().problems == ()

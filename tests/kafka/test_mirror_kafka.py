@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark_pylog.jobs import mirror_kafka
 
 import spark_log
-from jobs import mirror_kafka
 from spark_log import OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.errors import InvalidRequest, NoLog, SparkLogError
-from spark_log.node.maintain import Maintainer
+from spark_log.maintenance.maintain import Maintainer
 from spark_log.testing.kafka import Broker
 from tests.kafka.clients import Client, Rec
 from tests.spark.builders import wait_until

@@ -17,11 +17,11 @@ import yaml
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.quorum_node.inspection import storage_info
-from tests.net.asking import make_certificate
+from spark_log.quorum.node.inspection import storage_info
 from tests.packaging.commands import environment
 from tests.packaging.test_deployment import COMPOSE, DOCKERFILE, QUORUM
 from tests.processes import ROOT, Process, free_port
+from tests.server.asking import make_certificate
 
 TOKEN = "a-token-of-the-tests"
 

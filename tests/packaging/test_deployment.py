@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from spark_log.net.tokens import parse_tokens
-from spark_log.node.serve_config import read_config
+from spark_log.serve.serve_config import read_config
+from spark_log.server.tokens import parse_tokens
 from tests.packaging.commands import parse_command
 from tests.unit.test_pages import ROOT
 

@@ -119,10 +119,10 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     expected |= {str(file.relative_to(ROOT / "datasource")) for file in (ROOT / "datasource").rglob("*.py")}
     expected |= {f"spark_log/{file.relative_to(ROOT)}" for file in (ROOT / "jobs").glob("*.py")}
     names = zipfile.ZipFile(wheel).namelist()
-    pages = {str(file.relative_to(ROOT)) for file in (ROOT / "spark_log/cli/console/static").iterdir()}
+    pages = {str(file.relative_to(ROOT)) for file in (ROOT / "spark_log/console/static").iterdir()}
     found = {name for name in names if name.endswith((".py", ".typed", ".html", ".css", ".js", ".svg"))}
     assert {name for name in found if ".data/" not in name} == expected | pages
-    assert "spark_log/cli/console/static/index.html" in pages
+    assert "spark_log/console/static/index.html" in pages
 
 
 # Promise: ../README.md#two-commands

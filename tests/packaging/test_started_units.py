@@ -147,7 +147,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 @pytest.mark.slow
 def test_systemd_starts_the_units(machine: Machine) -> None:
     """A coordinator that ends or hangs is started again, without a limit; one that is stopped releases the log.  Then
-    upkeep and a mirror do without it.
+    maintenance and a mirror do without it.
     """
     unit = "pylog-coordinator.service"
     machine.systemctl("start", unit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_log.testing.month import SILENT_DAYS, Month, excesses, main, unrest
+from simulation.month import SILENT_DAYS, Month, excesses, main, unrest
 
 DAYS = 4
 

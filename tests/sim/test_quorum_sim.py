@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from spark_log.testing.quorum_sim.__main__ import QUORUMS, main
-from spark_log.testing.quorum_sim.mutations import MUTATIONS
-from spark_log.testing.quorum_sim.run import simulate
-from spark_log.testing.sim_command import replay_command
+from simulation.command import replay_command
+from simulation.quorum_sim.__main__ import QUORUMS, main
+from simulation.quorum_sim.mutations import MUTATIONS
+from simulation.quorum_sim.run import simulate
 
 SEEDS = 24
 NOTICED_IN = {
@@ -90,7 +90,7 @@ def test_a_failure_prints_the_command_that_replays_it(capsys: pytest.CaptureFixt
     """And the exit code says whether what was expected was seen."""
     assert main(["--seeds", "1", "--mutate", "said_before_durable"]) == 0
     out = capsys.readouterr().out
-    assert "again: python -m spark_log.testing.quorum_sim --seeds 1 --first 0 --mutate said_before_durable" in out
+    assert "again: python -m simulation.quorum_sim --seeds 1 --first 0 --mutate said_before_durable" in out
 
 
 def test_a_voter_whose_removal_is_not_committed_can_be_elected() -> None:

@@ -13,9 +13,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.open_log import journal_of
+from pyspark_pylog.log.open_log import journal_of
+from pyspark_pylog.log.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.options.parse import ReadOptions, read_options
-from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.latest_task import LatestTask, read_latest
 from pyspark_pylog.source.latest_view import LatestReader
@@ -23,7 +23,7 @@ from pyspark_pylog.source.query_pins import PinNames
 from pyspark_pylog.source.read_task import PinnedQuery, ReadTask, read_pinned
 from pyspark_pylog.source.stream import LogStreamReader
 
-from spark_log.clock import Clock
+from spark_log.runtime.clock import Clock
 from spark_log.store.base import ObjectStore
 from spark_log.testing.clocks import ManualClock
 

@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
+from pyspark_pylog.log.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.native import compiled
 from pyspark_pylog.native.plan import planned
 from pyspark_pylog.options.parse import read_options
-from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.source.data_columns import DataColumns, data_columns, names_of, value_of
 from pyspark_pylog.source.read_columns import arrow_schema, stored_columns, to_batch
 from pyspark_pylog.source.read_task import ReadTask
 
-from spark_log.client.reading.fetch import fetch
-from spark_log.client.reading.plan import SliceRead
+from spark_log.client.reader.fetch import fetch
+from spark_log.client.reader.plan import SliceRead
 from spark_log.errors import SparkLogError
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.store.memory import MemoryStore

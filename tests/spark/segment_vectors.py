@@ -20,11 +20,11 @@ import msgspec
 import pyarrow as pa
 from crc32c import crc32c
 
-from spark_log.client.reading.plan import SliceRead
+from spark_log.client.reader.plan import SliceRead
 from spark_log.model import APPEND_TIME, Run, Slice
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, as_schema
-from spark_log.segment import ipc
+from spark_log.segment.arrays import ipc
 from spark_log.segment.batch_index import BatchEntry, encode_index
 from spark_log.segment.compression import Compression
 from spark_log.segment.schema import RECORD_SCHEMA, RECORD_SCHEMA_HEADERS

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark_pylog.admin_changes import plan_changes
-from pyspark_pylog.admin_file import Declared, DeclaredGroup, Problems
+from pyspark_pylog.jobs import admin as job
+from pyspark_pylog.jobs.admin_changes import plan_changes
+from pyspark_pylog.jobs.admin_file import Declared, DeclaredGroup, Problems
 
-from jobs import admin as job
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.errors import ConcurrentChange, InvalidRequest, NoLog, SparkLogError
-from spark_log.metadata.group_commands import JoinGroup
+from spark_log.metadata.groups.group_commands import JoinGroup
 from spark_log.positions import Earliest
-from tests.node.replicated_logs import put, replicated_log
+from tests.replication.replicated_logs import put, replicated_log
 from tests.spark.builders import environment
 from tests.spark.submitted import JOBS, finished, submitted
 

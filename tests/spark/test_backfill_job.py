@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark_pylog.jobs import backfill as job
 
-from jobs import backfill as job
 from spark_log import Log, NewTopic
 from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
-from spark_log.metadata.last_commit import last_commit
+from spark_log.metadata.commits.last_commit import last_commit
 from spark_log.schema.ddl import to_ddl
 
 FOREVER = {"retention.ms": "-1"}

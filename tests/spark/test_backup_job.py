@@ -7,24 +7,25 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark_pylog.jobs.backup import check_args, parse_args, run, without_tasks
 
-from jobs.backup import parse_args, run, without_tasks
 from spark_log import connect
-from spark_log.clock import SystemClock
-from spark_log.errors import InvalidRequest, NoLog, SparkLogError
-from spark_log.node.backup import back_up
-from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share
-from spark_log.node.backup_files import BackupFiles
-from spark_log.node.copy_throttle import Pace
-from spark_log.node.verify import verify
+from spark_log.errors import InvalidRequest, LogRestored, NoLog, SparkLogError
+from spark_log.recovery.backup import back_up
+from spark_log.recovery.backup_copies import BackupShare, CopiedShare, copy_share
+from spark_log.recovery.backup_files import BackupFiles
+from spark_log.recovery.verify import verify
+from spark_log.replication.copy_throttle import Pace
+from spark_log.runtime.clock import SystemClock
 from spark_log.store.open import open_store
-from tests.node.logs import append_small, new_log
-from tests.node.replicated_logs import put, replicated_log
+from tests.maintenance.logs import append_small, new_log
+from tests.replication.replicated_logs import put, replicated_log
 from tests.spark.builders import environment
 from tests.spark.submitted import JOBS
 
@@ -62,6 +63,24 @@ def test_backups_of_a_log_with_brokers(classic: SparkSession, tmp_path: Path) ->
     assert verify(new, deep=True) == [] and new.read("t").num_rows == 30
     assert done(classic, *to, "--prune", "--keep", "1") == {"removed": (first["backup"]["id"],), "objects_deleted": 0}
     assert done(classic, *to, "--keep", "30d", url=log.url)["removed"] == ()
+
+
+# Promise: tasks/backup.md#if-the-log-lacks-what-the-backups-have
+def test_no_backup_is_removed_while_the_log_lacks_what_it_has(classic: SparkSession, tmp_path: Path) -> None:
+    """The job is refused, before and after it has started Spark; by force it makes a backup, and says what is lost."""
+    log, to = new_log(tmp_path / "log"), ["--backups", str(tmp_path / "backups"), "--keep", "1"]
+    append_small(log, 5)
+    first = done(classic, *to, "--create", url=log.url)
+    log.close()
+    for path in sorted((tmp_path / "log/meta/log").iterdir())[-3:]:
+        path.unlink()
+    args = parse_args(["--url", log.url, *to])
+    for refused in (check_args, partial(run, classic), without_tasks):
+        with pytest.raises(LogRestored, match=f"has backup {first['backup']['id']}"):
+            refused(parse_args(["--url", log.url, *to, "--dry-run"]) if refused is without_tasks else args)
+    summary, status = run(classic, parse_args(["--url", log.url, *to, "--force"]))
+    assert status == 1 and "removed" not in summary and "are lost" in summary["problems"][0]
+    assert len(done(classic, *to[:2], "--list")["backups"]) == 2
 
 
 # Promise: tasks/backup.md#restore
@@ -140,7 +159,7 @@ def test_the_list_says_which_backups_have_records_that_were_erased_later(tmp_pat
     done = subprocess.run([*command, *restore], env=env, capture_output=True, text=True, timeout=240, check=True)
     (again,) = json.loads(done.stdout.splitlines()[-1])["erase_again"]
     assert "an erasure from t ended at" in again
-    assert "records that were erased after it are there again: erase them again" in done.stderr
+    assert "if records were erased after this copy was made, they are there again: erase them again" in done.stderr
 
 
 @pytest.mark.parametrize(

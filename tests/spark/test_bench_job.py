@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark_pylog.jobs.bench import bench, parse_args, parsed, value_of
 
-from jobs.bench import bench, parse_args, parsed, value_of
 from spark_log import Log, NewTopic
 
 SMALL = ("--rows", "300", "--rounds", "2", "--partitions", "2", "--rate", "40", "--duration", "1s")

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.job_support import in_tasks
-from pyspark_pylog.open_log import journal_of, planned_log
+from pyspark_pylog.jobs.erase import erase, erase_in_task, parse_args
+from pyspark_pylog.jobs.job_support import in_tasks
+from pyspark_pylog.log.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 
-from jobs.erase import erase, erase_in_task, parse_args
 from spark_log import Log, NewTopic
-from spark_log.client.administering.erasure import ErasedShare, erase_records
+from spark_log.client.admin.erasure import ErasedShare, erase_records
 from spark_log.errors import UnknownTopicOrPartition
-from spark_log.node.erasing import Erasing
-from spark_log.node.maintain import merge
+from spark_log.maintenance.maintain import merge
+from spark_log.rewriting.erasing import Erasing
 from tests.spark.small_slices import PARTITIONS, ROUNDS, append_old, pairs
 
 

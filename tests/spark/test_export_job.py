@@ -25,15 +25,15 @@ from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Found, Mani
 from pyspark_pylog.export.parquet_files import ParquetFile, WrittenFile, by_folder
 from pyspark_pylog.export.planning import divide
 from pyspark_pylog.export.task import Written, result_of, write_files
-from pyspark_pylog.job_support import PYTHON_LATE, sentence, storage_beside
-from pyspark_pylog.open_log import planned_log
+from pyspark_pylog.jobs import export as job
+from pyspark_pylog.jobs.job_support import PYTHON_LATE, sentence, storage_beside
+from pyspark_pylog.log.open_log import planned_log
 from pyspark_pylog.options.parse import Location
 
-from jobs import export as job
 from spark_log import Log, NewTopic, TopicPartition
-from spark_log.client.reading.plan import Chunk
+from spark_log.client.reader.plan import Chunk
 from spark_log.errors import DataLoss, InvalidRequest, OffsetOutOfRange, SparkLogError, UnknownTopicOrPartition
-from spark_log.node.maintain import merge
+from spark_log.maintenance.maintain import merge
 from spark_log.schema.ddl import to_ddl
 from tests.conftest import Bucket
 from tests.processes import eventually

@@ -6,17 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark_pylog.jobs
 import pytest
 
 import spark_log
 from spark_log import NewTopic
 from tests.spark.submitted import JOBS, environment
 
+PROGRAMS = Path(pyspark_pylog.jobs.__file__).parent
+"""The files in `JOBS` start these."""
 URL = ("--url", "{log}")
 NO_LOG = ("--url", "{log}-none")
 EXPORT = (*URL, "--to", "{log}-table")
 COPY = ("--topics", "t", "--checkpoint", "{log}-checkpoint")
 BACKFILL = ("--from", "table", "--format", "table", "--value", "v", "--timestamp", "at")
+FLOW = ("--name", "f", "--source", "t")
 ARGUMENTS = {
     "backfill": [
         ((*URL, *BACKFILL, "--topic", "none"), "topic 'none' does not exist"),
@@ -39,6 +43,13 @@ ARGUMENTS = {
         ((*EXPORT, "--topic", "t", "--end", "x"), "--end: 'x'"),
         ((*EXPORT, "--topic", "t", "--start", "x"), "'x'"),
         ((*EXPORT, "--topic", "t", "--value-as", "columns"), "schema"),
+    ],
+    "flow": [
+        ((*URL, *FLOW, "--function", "nowhere:f"), "No module named 'nowhere'"),
+        ((*URL, *FLOW, "--function", "json:dumps", "--target", "t"), "topic 't' is a source, too"),
+        ((*URL, *FLOW, "--function", "json:dumps", "--tasks", "0"), "invalid value 0 for tasks"),
+        ((*URL, *FLOW, "--function", "json:dumps", "--start", "x"), "start: 'x'"),
+        ((*NO_LOG, *FLOW, "--function", "json:dumps"), "there is no log at"),
     ],
     "maintain": [(NO_LOG, "there is no log at")],
     "mirror_kafka": [
@@ -70,4 +81,6 @@ def test_a_wrong_argument_is_refused_before_spark_starts(tmp_path: Path, job: st
 
 def test_every_job_that_starts_spark_is_here() -> None:
     """`admin` starts none, and `quickstart` takes no arguments of a log."""
-    assert {path.stem for path in JOBS.glob("*.py") if "run_job(" in path.read_text()} == set(ARGUMENTS)
+    programs = {path.stem: PROGRAMS / path.name for path in JOBS.glob("*.py")}
+    starting = {name for name, path in programs.items() if path.exists() and "run_job(" in path.read_text()}
+    assert starting == set(ARGUMENTS)

@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark_pylog.jobs import backfill, erase, export, maintain, mirror_pylog, verify
 
-from jobs import backfill, erase, export, maintain, mirror_pylog, verify
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition, connect
 
 ALLOWED = ["-x", "--help", "..a", "a..b", "_", "0", "x" * 249]
@@ -22,10 +22,14 @@ REFUSED = ["", "a b", "a\x1b[2Jb", "ü", "a/b", "../x", ".", "..", "a\x00b", "x"
 URL = ("--url", "file:///none")
 TABLE = (*URL, "--from", "t", "--value", "columns", "--timestamp", "at", "--create", "1")
 MIRROR = (*URL, "--checkpoint", "c")
+FLOW = (*URL, "--function", "a:f", "--name", "f")
 PLACES = {
     ("backfill", "--topic"): TABLE,
     ("erase", "--topic"): (*URL, "--key", "a"),
     ("export", "--topic"): (*URL, "--to", "t"),
+    ("flow", "--source"): FLOW,
+    ("flow", "--target"): (*FLOW, "--source", "in"),
+    ("flow", "--lookup"): (*FLOW, "--source", "in"),
     ("mirror_pylog", "--topics"): (*MIRROR, "--source", "file:///other"),
     ("mirror_pylog", "--map"): (*MIRROR, "--source", "file:///other", "--topics", "t"),
     ("mirror_pylog", "--bad-records"): (*MIRROR, "--source", "file:///other", "--topics", "t"),
@@ -38,7 +42,7 @@ PLACES = {
 @pytest.mark.parametrize(("job", "option"), PLACES)
 def test_a_name_that_no_topic_can_have_is_refused(job: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The message has the option and the name, and no control character."""
-    parse = importlib.import_module(f"jobs.{job}").parse_args
+    parse = importlib.import_module(f"pyspark_pylog.jobs.{job}").parse_args
     for name in REFUSED:
         if not name and option == "--bad-records":
             continue  # none
@@ -55,7 +59,7 @@ def test_a_name_that_no_topic_can_have_is_refused(job: str, option: str, capsys:
 def test_groups_with_control_characters_are_refused(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A log takes no new group with such a name."""
     source = ("--source", "file:///other") if job == "mirror_pylog" else ("--bootstrap-servers", "h:1")
-    parse = importlib.import_module(f"jobs.{job}").parse_args
+    parse = importlib.import_module(f"pyspark_pylog.jobs.{job}").parse_args
     for name in (one for one in REFUSED if not one.isprintable()):
         with pytest.raises(SystemExit):
             parse([*MIRROR, *source, "--topics", "t", f"--groups={name}"])

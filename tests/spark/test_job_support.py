@@ -1,4 +1,4 @@
-"""`pyspark_pylog.job_support`, which the jobs share."""
+"""`pyspark_pylog.jobs.job_support`, which the jobs share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark_pylog.job_support import is_passing
+from pyspark_pylog.jobs.job_support import is_passing
 
 from spark_log.errors import AuthenticationFailed, CoordinatorNotAvailable
 from tests.spark.submitted import finished, local_cluster, submitted
@@ -16,7 +16,7 @@ WAVES = """
 import json, threading, time
 import spark_log
 from pyspark.sql import SparkSession
-from pyspark_pylog.job_support import waves
+from pyspark_pylog.jobs.job_support import waves
 spark = SparkSession.builder.getOrCreate()
 found = waves(spark, range(1000))
 sizes, cores = [len(next(found))], spark.sparkContext.defaultParallelism

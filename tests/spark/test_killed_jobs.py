@@ -27,11 +27,11 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from spark_log import Log, NewTopic, connect
-from spark_log.node.maintain import merge
-from spark_log.node.verify import verify
-from tests.node.logs import append_small, new_log
-from tests.node.replicated_logs import brokers_of, folder_of, put, replicated_log
-from tests.node.test_replicator import flip
+from spark_log.maintenance.maintain import merge
+from spark_log.recovery.verify import verify
+from tests.maintenance.logs import append_small, new_log
+from tests.replication.replicated_logs import brokers_of, folder_of, put, replicated_log
+from tests.replication.test_replicator import flip
 from tests.spark.builders import wait_until
 from tests.spark.small_slices import COMPACT, KEYS, PARTITIONS, ROUNDS, append_old, pairs
 from tests.spark.submitted import draining, local_cluster, submitted
@@ -45,7 +45,7 @@ ended, gate = map(pathlib.Path, sys.argv[2:])
 def run(name, function, args, waits):
     while waits and not gate.exists():
         time.sleep(0.1)
-    job, status = importlib.import_module(f"jobs.{name.partition('-')[0]}"), 1
+    job, status = importlib.import_module(f"pyspark_pylog.jobs.{name.partition('-')[0]}"), 1
     try:
         given = [job.parse_args(args)]
         status = getattr(job, function)(*(given if name == "admin" else [spark, *given]))[1]
@@ -364,7 +364,7 @@ def test_jobs_that_are_killed_are_run_again(tmp_path: Path, classic: SparkSessio
         said = application.kill()
     assert has_gone_on and set(ended.values()) <= {0}, f"ended: {ended}, written: {application.written()}: {said}"
     for one in cases:
-        job = importlib.import_module(f"jobs.{one.name.partition('-')[0]}")
+        job = importlib.import_module(f"pyspark_pylog.jobs.{one.name.partition('-')[0]}")
         given = [job.parse_args(one.args)]  # jobs/admin.py needs no Spark
         summary, status = getattr(job, one.function)(*(given if one.name == "admin" else [classic, *given]))
         assert status == 0, (one.name, summary)

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
-from pyspark_pylog.job_support import in_tasks
-from pyspark_pylog.open_log import journal_of, planned_log
+from pyspark_pylog.jobs.job_support import in_tasks
+from pyspark_pylog.jobs.maintain import compact_in_task, maintain, merge_in_task, parse_args, tasks_failed
+from pyspark_pylog.log.open_log import journal_of, planned_log
+from pyspark_pylog.log.planned_log import PlannedLog
 from pyspark_pylog.options.parse import Location
-from pyspark_pylog.planned_log import PlannedLog
 
-from jobs.maintain import compact_in_task, maintain, merge_in_task, parse_args, tasks_failed
 from spark_log import Log, NewTopic
 from spark_log.errors import NoSpace
+from spark_log.journal.set_aside import SetAside
+from spark_log.maintenance.workers import CompactionShare
 from spark_log.metadata.state import TopicKey
-from spark_log.node.merge_shares import MergeShare
-from spark_log.node.set_aside import SetAside
-from spark_log.node.upkeep_workers import CompactionShare
+from spark_log.rewriting.merge_shares import MergeShare
 from tests.spark.small_slices import COMPACT, KEYS, PARTITIONS, ROUNDS, append_old, pairs
 
 LATEST = [(partition, b"k%d" % key, b"%d" % (ROUNDS - 1)) for partition in range(PARTITIONS) for key in range(KEYS)]

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.mirror_job import explained, settings_of
-from pyspark_pylog.topic_mirror import (
+from pyspark_pylog.jobs.mirror_job import explained, settings_of
+from pyspark_pylog.jobs.mirror_kafka import KafkaSource, parse_args, read_positions
+from pyspark_pylog.jobs.topic_mirror import (
     Positions,
     Reached,
     SourceTopic,
@@ -28,14 +29,13 @@ from pyspark_pylog.topic_mirror import (
     read_reached,
     seed_groups,
 )
-from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
+from pyspark_pylog.jobs.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
 
 import spark_log
-from jobs.mirror_kafka import KafkaSource, parse_args, read_positions
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, entry_rows
 from spark_log.errors import InvalidRecord, InvalidRequest
-from spark_log.metadata.group_commands import JoinGroup
+from spark_log.metadata.groups.group_commands import JoinGroup
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)

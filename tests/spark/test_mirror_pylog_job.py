@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.mirror_job import settings_of
-from pyspark_pylog.typed_mirror import TypedCopy, with_typed_map
+from pyspark_pylog.jobs.mirror_job import settings_of
+from pyspark_pylog.jobs.mirror_pylog import LogSource, parse_args, run, source_of
+from pyspark_pylog.jobs.typed_mirror import TypedCopy, with_typed_map
 
-from jobs.mirror_pylog import LogSource, parse_args, run, source_of
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition, connect
 from spark_log.client.mirror_map import MirroredTopic, MirrorMap
 from spark_log.errors import ConcurrentChange, InvalidRequest
-from spark_log.node.maintain import compact
+from spark_log.maintenance.maintain import compact
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 
 NAN = float("nan")

@@ -7,16 +7,16 @@ from threading import Thread
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.open_log import journal_of, planned_log
+from pyspark_pylog.jobs.replicate import CopyShare, copy_in_task, parse_args, plan_shares, replicate, share_bytes
+from pyspark_pylog.log.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 
-from jobs.replicate import CopyShare, copy_in_task, parse_args, plan_shares, replicate, share_bytes
 from spark_log import Log
 from spark_log.metadata.state import ObjectRow
 from spark_log.model import ACKS_LEADER
-from spark_log.node.copy_to_broker import WantedCopy
-from spark_log.node.missing_copies import copies_wanted
-from tests.node.replicated_logs import brokers_of, folder_of, group_of, put, replicated_log
+from spark_log.replication.copy_to_broker import WantedCopy
+from spark_log.replication.missing_copies import copies_wanted
+from tests.replication.replicated_logs import brokers_of, folder_of, group_of, put, replicated_log
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
+from pyspark_pylog.log.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.sink.bad_records import Topics, sift, with_headers
 from pyspark_pylog.sink.write_columns import pieces, written_columns
 from pyspark_pylog.sink.writer import LogStreamWriter
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.client.producing.topic_rules import TopicSpec
+from spark_log.client.producer.topic_rules import TopicSpec
 from spark_log.errors import InvalidRecord, InvalidRequest, MessageTooLarge, SparkLogError, UnknownTopicOrPartition
 from spark_log.segment.compression import topic_compression
 from spark_log.segment.schema import HEADERS

@@ -22,7 +22,7 @@ from pyspark_pylog.sink.writer import TaskWritten, stream_writer
 
 import spark_log
 from spark_log.errors import SequenceConflict
-from spark_log.metadata.last_commit import source_offsets
+from spark_log.metadata.commits.last_commit import source_offsets
 from tests.logged import logged
 from tests.spark.builders import (
     DEADLINE_S,

@@ -9,8 +9,8 @@ import pytest
 from pyspark_pylog.source.read_columns import TYPES, to_batch
 
 import spark_log
-from spark_log.client.reading.fetch import fetch
-from spark_log.segment.numpy_arrays import KEPT_ROWS
+from spark_log.client.reader.fetch import fetch
+from spark_log.segment.arrays.numpy_arrays import KEPT_ROWS
 
 SCHEMA = pa.schema([(name, TYPES[name][1]) for name in ("topic", "partition", "offset", "timestampType", "value")])
 

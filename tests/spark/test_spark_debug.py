@@ -13,8 +13,8 @@ from pyspark_pylog.plain_errors import HIDE, plain, plain_errors
 
 import spark_log
 from spark_log.cli.main import pylog
-from spark_log.debug import DEBUG_VARIABLE
 from spark_log.errors import CommitUnknown, NoLog, StorageUnavailable
+from spark_log.runtime.debug import DEBUG_VARIABLE
 from tests.spark.builders import run_job, script, texts
 
 JOB = """

@@ -17,7 +17,7 @@ from pyspark_pylog.source.task_erasures import LOOK_MS
 import spark_log
 from spark_log import NewTopic
 from spark_log.errors import ConcurrentChange
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
 from tests.spark.builders import Batches, load, load_stream, to_sink
 from tests.spark.driver import SCHEMA, Stream, read_task
 

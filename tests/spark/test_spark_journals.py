@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark_pylog.open_log import KEPT, KEPT_MAX, KeptJournals, kept_journal
+from pyspark_pylog.log.open_log import KEPT, KEPT_MAX, KeptJournals, kept_journal
+from pyspark_pylog.log.planned_log import PlannedRoots
 from pyspark_pylog.options.parse import Location, write_options
-from pyspark_pylog.planned_log import PlannedRoots
 from pyspark_pylog.sink.log_of_query import journal_to_write
 
 import spark_log

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
 from tests.client.replicated import with_copies
 from tests.spark.builders import load
 from tests.spark.native_paths import MARKS, is_native, rows

@@ -7,6 +7,7 @@ import pickle
 import random
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,15 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.native.plan import NativePlanner
-from pyspark_pylog.open_log import journal_of, planned_log
+from pyspark_pylog.log.open_log import journal_of, planned_log
+from pyspark_pylog.native.plan import PIECE, NativePlanner
 from pyspark_pylog.options.parse import Location, read_options
 from pyspark_pylog.source.native_task import ErasureLook, PinnedTask, read_rest, rest_of
 from pyspark_pylog.source.task_erasures import LOOK_MS
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
 from tests.spark.builders import asked, load, texts
 from tests.spark.native_paths import MARKS, counter, is_native, of_both, rows
 from tests.thinning import thin
@@ -356,5 +357,22 @@ def test_an_invalid_setting_is_named(classic: SparkSession, url: str, log: spark
 
 def test_the_planner_answers_whatever_it_is_asked() -> None:
     """Python reads what it does not understand."""
-    assert NativePlanner().apply(b"") is None
-    assert NativePlanner().apply(b"\0\0\0\5check") is None
+    planner = NativePlanner()
+    for request in (b"", b"\0\0\0\5check", zlib.compress(b"\0\0\0\5check")):
+        for first in (b"", PIECE.pack(1, False), PIECE.pack(1, True)):
+            assert planner.apply(first + request) is None
+
+
+# Promise: spark-read.md#read-in-the-jvm
+def test_a_long_request_is_given_in_pieces(
+    classic: SparkSession, url: str, log: spark_log.Log, left: Callable[[], int]
+) -> None:
+    """Options of random bytes, and many tasks; also a request that is given whole."""
+    log.create_topic(NewTopic("t", 20))
+    log.append("t", [{"key": b"%d" % number, "value": b"%d" % number} for number in range(400)])
+    for size in (0, 5_900, 6_000, 12_000, 600_000):
+        unused = {"kafka.client.id": random.Random(size).randbytes(size // 2).hex()}
+        frame = load(classic, url, minPartitions="40", **unused)
+        assert is_native(frame)
+        assert frame.count() == 400
+    assert left() == 0

@@ -15,7 +15,7 @@ from pyspark_pylog.options.parse import Location
 
 import spark_log
 from tests.client.replicated import commit_copies, with_copies
-from tests.node.replicated_logs import add_broker, replicated_log
+from tests.replication.replicated_logs import add_broker, replicated_log
 from tests.spark.builders import DEADLINE_S, load, load_stream
 from tests.spark.native_paths import MARKS, counter, is_native, of_both, rows
 

@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from spark_log.bounds import DECODED_FREE
-from spark_log.client.reading.plan import SliceRead
+from spark_log.client.reader.plan import SliceRead
 from spark_log.model import Slice
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, as_schema
-from spark_log.segment import ipc
+from spark_log.segment.arrays import ipc
+from spark_log.segment.arrays.dictionaries import dictionary_schema
 from spark_log.segment.batch_index import INDEX_SCHEMA, MAGIC, TAIL, TAIL_BYTES, VERSION
-from spark_log.segment.dictionaries import dictionary_schema
 from spark_log.segment.schema import RECORD_SCHEMA, typed_base
 from tests.bombs import compressed, zeros
 from tests.spark.native_paths import MARKS

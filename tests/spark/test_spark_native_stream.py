@@ -14,7 +14,7 @@ from pyspark_pylog.options.start_and_end import LATEST_PER_KEY
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
 from tests.spark.builders import DEADLINE_S, last_commit, load_stream, texts
 from tests.spark.native_paths import MARKS, counter
 from tests.thinning import thin

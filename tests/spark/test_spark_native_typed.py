@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
 from tests.spark.builders import load
 from tests.spark.native_paths import MARKS, counter, is_native, of_both, rows
 from tests.thinning import thin

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark_pylog.open_log import patiently
+from pyspark_pylog.log.open_log import patiently
 from pyspark_pylog.options.parse import read_options
 from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.read_task import ReadTask

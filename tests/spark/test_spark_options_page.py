@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 from pyspark_pylog.options.kafka_client_settings import REFUSED, TUNING
-from pyspark_pylog.options.option_table import ALL, reference_markdown
+from pyspark_pylog.options.option_table import ALL
+
+from docs.option_reference import reference_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from pyspark_pylog.source.growth import PinnedTopic
 from pyspark_pylog.source.query_pins import check_gone, doubtful_reads, encode, names_of, pin_of
 
-from spark_log.client.reading.plan import OffsetRange, plan_reads
+from spark_log.client.reader.plan import OffsetRange, plan_reads
 from spark_log.errors import ConcurrentChange, InvalidRequest
+from spark_log.maintenance.maintain import maintain_once
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
-from spark_log.net.shared_claims import check_topics
-from spark_log.node.maintain import maintain_once
-from tests.node.logs import new_log
+from spark_log.server.shared_claims import check_topics
+from tests.maintenance.logs import new_log
 
 
 def all_of(state: State) -> OffsetRange:

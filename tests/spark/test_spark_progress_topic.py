@@ -15,20 +15,20 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark_pylog.open_log import planned_log
+from pyspark_pylog.log.open_log import planned_log
+from pyspark_pylog.log.task_metadata import agreed_value
 from pyspark_pylog.options.parse import Location, ReadOptions, read_options
 from pyspark_pylog.source.consumer_offsets_topic import ProgressReader, ProgressStreamReader, pinned_progress
 from pyspark_pylog.source.query_pins import POSITIONS_MAX, encode, pin_of
 from pyspark_pylog.source.ranges import wanted_partitions
-from pyspark_pylog.task_metadata import agreed_value
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.log import Log
 from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest, InvalidTopic, StorageUnavailable
 from spark_log.journal.journal import Journal
-from spark_log.metadata.consumer_offsets import partition_of_group
-from spark_log.node.log_move import move_log
+from spark_log.metadata.groups.consumer_offsets import partition_of_group
+from spark_log.recovery.log_move import move_log
 from spark_log.store.local import LocalStore
 from spark_log.store.retry import RETRY_MS
 from spark_log.testing.clocks import ManualClock
@@ -238,7 +238,7 @@ def test_a_version_that_is_not_known_any_more_is_told(wide: spark_log.Log) -> No
     agreed_value(seen, "meta/pin/q", lambda _: encode(pin_of(wide.journal.refresh())))
     for number in range(110):
         commit(wide, "a", number % 5)
-    wide.journal.finish_upkeep()
+    wide.journal.finish_maintenance()
     with pytest.raises(ConcurrentChange, match=f"version {version} of the log, .* run the query again"):
         pinned_progress(seen, "meta/pin/q")
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_log
+from spark_log.maintenance.maintain import compact
 from spark_log.model import TopicPartition
-from spark_log.node.maintain import compact
 from tests.spark.builders import copy, load_stream, to_sink
 from tests.spark.small_slices import COMPACT
 

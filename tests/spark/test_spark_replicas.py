@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.open_log import journal_of, planned_log
+from pyspark_pylog.log.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.source.read_task import ReadTask
 
 import spark_log
-from spark_log.client.administering.brokers import add_broker
+from spark_log.client.admin.brokers import add_broker
 from spark_log.client.log import Log
 from spark_log.errors import ObjectNotFound, StorageUnavailable
-from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.metadata.replicas.replica_commands import FenceBroker
 from tests.client.replicated import commit_copies, create_replicated, with_copies
 from tests.spark.builders import load, load_stream, values
 from tests.spark.driver import Frame, Stream

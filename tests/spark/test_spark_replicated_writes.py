@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_log
-from spark_log.metadata.replicas import copies_of
-from spark_log.testing.broker_roots import register_broker
+from simulation.harness.broker_roots import register_broker
+from spark_log.metadata.replicas.replicas import copies_of
 
 
 @pytest.fixture

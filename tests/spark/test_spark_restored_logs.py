@@ -79,7 +79,7 @@ def test_a_batch_that_is_read_during_the_restore_does_not_mix_records_of_both(
     put(log, 4)
     put(log, 4, 1)
     with pytest.raises(
-        ConcurrentChange, match="restored from a copy while t-[01] was read: the copy ended at offset 0"
+        ConcurrentChange, match="t-[01] cannot be read on: the log was restored from a copy that ended at 0"
     ):
         list(stream._read(second))
 

@@ -15,8 +15,8 @@ from pyspark_pylog.sink.writer import TaskWritten, stream_writer
 
 import spark_log
 from spark_log.errors import SequenceConflict
-from spark_log.net.tokens import parse_tokens
-from spark_log.node.serve import Running
+from spark_log.serve.serve import Running
+from spark_log.server.tokens import parse_tokens
 from tests.restored import copy_of, restored
 from tests.services import Services
 

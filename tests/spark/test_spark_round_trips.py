@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.open_log import KEPT
-from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
+from pyspark_pylog.log.open_log import KEPT
+from pyspark_pylog.log.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.sink.writer import batch_writer, stream_writer
 from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.read_task import ReadTask
@@ -31,7 +31,7 @@ from spark_log.testing.clocks import ManualClock
 from spark_log.testing.slow_store import SlowStore, counts, round_trips
 from tests.spark.driver import SCHEMA, OneStore, Stream, read_task
 
-TRIES = 12
+TRIES = 30
 """At most: on a busy machine, parallel requests start late and look like requests in a row, so the fewest count."""
 LATENCY_MS = 50
 

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_log import Log, connect
-from spark_log.node.replicate import replicate_every
-from tests.node.replicated_logs import add_broker, create_topic, group_of, replicated_log
+from spark_log.maintenance.replicate import replicate_every
 from tests.processes import eventually
+from tests.replication.replicated_logs import add_broker, create_topic, group_of, replicated_log
 from tests.s3_server import s3_process
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_log
-from spark_log.net.tokens import parse_tokens
+from spark_log.server.tokens import parse_tokens
 from tests.processes import Process, free_port
 from tests.services import Services
 from tests.spark.builders import Batches, started, wait_until

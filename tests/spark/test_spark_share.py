@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark_pylog.options.parse import read_options
 from pyspark_pylog.progress.group_publisher import GroupProgress
-from pyspark_pylog.source.offset_format import Offset
+from pyspark_pylog.progress.offset_format import Offset
 from pyspark_pylog.source.resume import go_on
 
 import spark_log

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark_pylog.source.splits import split_by_bytes, split_ranges
 
-from spark_log.client.reading.plan import OffsetRange, SliceRead
+from spark_log.client.reader.plan import OffsetRange, SliceRead
 from spark_log.model import Slice
 
 # (minPartitions, maxRecordsPerPartition, ranges, what is read by task), from the tests of Spark's Kafka connector.

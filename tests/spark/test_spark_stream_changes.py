@@ -6,8 +6,8 @@ import pytest
 
 import spark_log
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
-from spark_log.journal.object_names import log_key
-from spark_log.node.repair import repair
+from spark_log.recovery.repair import repair
+from spark_log.store.object_names import log_key
 from tests.spark.driver import Stream, rows
 from tests.spark.lossy import GOING_ON, losses, put, recreate, trim
 

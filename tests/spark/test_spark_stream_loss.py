@@ -14,8 +14,8 @@ import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import DataLoss, ObjectNotFound
 from spark_log.journal.journal import Journal
+from spark_log.maintenance.maintain import checkpoint
 from spark_log.metadata.state import State
-from spark_log.node.maintain import checkpoint
 from tests.spark.builders import finished_job, script, texts
 from tests.spark.driver import SCHEMA, Row, Stream, read_task, rows, rows_of
 from tests.spark.lossy import GOING_ON, losses, put, trim

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark_pylog.open_log import journal_of, planned_log
+from pyspark_pylog.log.open_log import journal_of, planned_log
+from pyspark_pylog.log.planned_log import PlannedLog
+from pyspark_pylog.log.task_metadata import agreed_value, journal_since, newest_journal
 from pyspark_pylog.options.parse import Location
-from pyspark_pylog.planned_log import PlannedLog
-from pyspark_pylog.task_metadata import agreed_value, journal_since, newest_journal
 
 import spark_log
 from spark_log.errors import DataLoss, InconsistentClusterId
@@ -89,7 +89,7 @@ def test_all_get_the_value_that_came_first(url: str, log: spark_log.Log) -> None
 
 
 def test_a_process_keeps_a_value_that_was_agreed_on(url: str, log: spark_log.Log) -> None:
-    """Its later tasks of a query ask for nothing, also when upkeep has removed the pin of a query that takes long."""
+    """Its later tasks ask for nothing, also when maintenance has removed the pin of a long query."""
     shipped = seen(url)
     assert agreed_value(shipped, "meta/pin/long", lambda _: b"first") == b"first"
     log.journal.metadata.delete(["meta/pin/long"])

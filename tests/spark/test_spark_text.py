@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from pyspark_pylog.source.stream_columns import StreamColumns
 import spark_log
 from spark_log.errors import InvalidRequest
 from tests.spark.builders import DEADLINE_S, asked, copy, load, load_stream
+from tests.spark.native_paths import IS_OFF, counter, is_native
+from tests.thinning import thin
 
 TEXT = {"key.format": "string", "value.format": "string"}
 BAD = b"caf\xe9 \xff"
@@ -87,6 +90,33 @@ def test_queries_filter_and_prune_texts(spark: SparkSession, filled: str, push_d
     assert some.select("key", "value").collect() == [Row(key="a", value="3 apples")]
     latest = load(spark, filled, view="latest", pushDown=push_down, **TEXT)
     assert sorted(row.key for row in latest.where("is_valid_utf8(key)").collect()) == ["b"]
+
+
+# Promise: spark-read.md#read-in-the-jvm
+@pytest.mark.skipif(IS_OFF, reason="it is turned off")
+@pytest.mark.tasks
+def test_texts_are_read_in_the_jvm(classic: SparkSession, log: spark_log.Log, tmp_path: Path) -> None:
+    """Random bytes, nulls, holes and typed topics, in batches and streams; none of it is left to Python."""
+    rng = random.Random(5)
+    drawn = [[rng.choice([None, rng.randbytes(rng.randrange(9))]) for _ in range(2)] for _ in range(400)]
+    rows = [*ROWS, *((key, value) for key, value in drawn)]
+    log.create_topic(spark_log.NewTopic("t", 1))
+    log.create_topic(spark_log.NewTopic("typed", 1, schema="id BIGINT, text STRING"))
+    for part in (rows[:5], rows[5:]):
+        log.append("t", [{"key": key, "value": value} for key, value in part])
+        log.append("typed", [{"key": key, "id": 1, "text": "é"} for key, _ in part])
+    thin(log, "t", lambda offset: offset % 3 != 1, first=-1)
+    left = counter(classic)
+    for topic, options in (("t", TEXT), ("t", {"value.format": "string"}), ("typed", {"key.format": "string"})):
+        native, python = (load(classic, log.url, topic, nativeRead=path, **options) for path in ("true", "false"))
+        assert is_native(native) and not is_native(python)
+        hexed = [F.hex(name) if name in ("key", "value", "text") else F.col(name) for name in native.columns]
+        texts = native.select(*hexed).orderBy("offset").collect()
+        assert texts == python.select(*hexed).orderBy("offset").collect()
+        assert native.schema == python.schema and len(texts) > 200
+    assert copy(load_stream(classic, log.url, **TEXT).select("key", "value"), log.url, "copy", tmp_path / "ck")
+    assert log.read("copy", columns=["key", "value"]) == log.read("t", columns=["key", "value"])
+    assert left() == 0
 
 
 def test_text_is_the_same_with_native_reads_off_and_on(spark: SparkSession, filled: str) -> None:

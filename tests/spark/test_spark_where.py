@@ -29,7 +29,7 @@ import spark_log
 from spark_log import NewTopic
 from spark_log.conditions import parse_condition
 from spark_log.errors import InvalidRequest
-from spark_log.node.maintain import merge
+from spark_log.maintenance.maintain import merge
 from spark_log.testing.stores import CountingStore
 from tests.literals import LITERALS
 from tests.spark.builders import as_bytes, copy, load, load_stream, texts, values

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.job_support import run_alone
+from pyspark_pylog.jobs.job_support import run_alone
+from pyspark_pylog.jobs.verify import check, parse_args
 
-from jobs.verify import check, parse_args
 from spark_log import Log, connect
 from spark_log.errors import InvalidRequest, NoLog
-from spark_log.node.verify import verify
-from tests.node.logs import append_small, new_log
-from tests.node.replicated_logs import brokers_of, folder_of, put, replicated_log
-from tests.node.test_replicator import flip
+from spark_log.recovery.verify import verify
+from tests.maintenance.logs import append_small, new_log
+from tests.replication.replicated_logs import brokers_of, folder_of, put, replicated_log
+from tests.replication.test_replicator import flip
 
 OF_DRIVER = "file:///proc/self/cwd/log"
 """In the current folder of a process.  Tasks are in the processes of Spark, whose current folder is another one."""

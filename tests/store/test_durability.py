@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from spark_log.runtime.threads import ReusedThreads
 from spark_log.store import local
 from spark_log.store.local import LocalStore
-from spark_log.threads import ReusedThreads
 from tests.client.logs import in_child
 
 NAMED = {os.fsync: "fsync", os.fdatasync: "fsync", os.link: "name", os.rename: "name", os.replace: "name"}

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.failing_syncs import FailingSyncs
 from spark_log.client.log import Log
 from spark_log.errors import NoSpace, SparkLogError, SyncFailed
 from spark_log.journal.journal import Journal
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
 from spark_log.store.disk_sync import DISKS, DiskSyncs, Syncs, TrustedDisks
 from spark_log.store.local import LocalStore
-from spark_log.testing.failing_syncs import FailingSyncs
 
 FOLDER, FILE = "*/meta/log/", "*/meta/log/.tmp-*"
 

@@ -1,4 +1,6 @@
-"""Multipart uploads of writers that died: upkeep aborts those that are old, and an erasure waits for the others."""
+"""Multipart uploads of writers that died: maintenance aborts those that are old, and an erasure waits for the
+others.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ import pytest
 
 import spark_log
 from spark_log import Log
-from spark_log.client.administering.brokers import PUT_MS_MAX
+from spark_log.client.admin.brokers import PUT_MS_MAX
 from spark_log.errors import AccessDenied
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
 from spark_log.store.incomplete_uploads import abort_uploads
 from spark_log.store.remote import FsspecStore
 from tests.s3_server import DENIED, Faults, UploadTimes, s3_server
@@ -144,7 +146,7 @@ def test_an_upload_that_may_not_be_aborted_is_an_error(server: Server, store: Fs
 
 
 def maintain(log: Log) -> int:
-    """Upkeep after the fence; the number of erasures that are not done."""
+    """Maintenance after the fence; the number of erasures that are not done."""
     log.append("people", [{"key": b"customer-18", "value": b"more"}])
     log.append("people", [{"key": b"customer-18", "value": b"more"}])
     maintain_once(log)

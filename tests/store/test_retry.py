@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.producing.append import upload_rows
-from spark_log.client.producing.commit import PlainProducer
-from spark_log.client.reading.fetch import fetch
+from spark_log.client.producer.append import upload_rows
+from spark_log.client.producer.commit import PlainProducer
+from spark_log.client.reader.fetch import fetch
 from spark_log.errors import AccessDenied, CommitUnknown, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.store.base import Bytes, Chunks, ObjectStore

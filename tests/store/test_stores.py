@@ -16,14 +16,15 @@ from fsspec.implementations.local import LocalFileSystem
 
 import spark_log
 from spark_log.errors import InvalidRequest, NoCredentials, ObjectNotFound, StorageError, StoreNotExclusive
-from spark_log.journal.object_names import log_key
 from spark_log.store.base import ObjectStore
 from spark_log.store.fsspec_options import typed_options
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
+from spark_log.store.object_names import log_key
 from spark_log.store.open import open_store
-from spark_log.store.probe import probe
+from spark_log.store.probe import probe, probe_once
 from spark_log.store.remote import FsspecStore, check_deleted
+from spark_log.store.retry import RetryingStore
 from spark_log.testing.store_contract import ObjectStoreContract
 from spark_log.testing.stores import Faults, FaultyStore, MeteredStore, NotExclusiveStore, Wrapper
 from tests.conftest import Bucket
@@ -105,7 +106,8 @@ class TestS3(ObjectStoreContract):
             aws_secret_access_key="secret",
             region_name="us-east-1",
         )
-        answer = client.get_object(Bucket=self.bucket.url.removeprefix("s3://"), Key=f"some/prefix/{key}")
+        bucket, _, folder = self.bucket.url.removeprefix("s3://").partition("/")
+        answer = client.get_object(Bucket=bucket, Key=f"{folder}/some/prefix/{key}")
         data: bytes = answer["Body"].read()
         return data
 
@@ -135,6 +137,25 @@ def test_fsspec_s_create_on_a_disk_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreNotExclusive):
         probe(FsspecLocalStore(LocalStore(str(tmp_path))), nonce="n")
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_process_runs_the_races_once_for_a_file_system(tmp_path: Path, mount: Callable[[str], Path]) -> None:
+    """Another file system, and a store that is not the disk's own, have theirs."""
+    disk = mount("size=1m")
+    assert probe_once(RetryingStore(LocalStore(str(disk / "a" / "log"))), nonce="n")
+    assert not probe_once(LocalStore(str(disk / "b"), durability="os"), nonce="n")
+    assert probe_once(LocalStore(str(mount("size=1m"))), nonce="n")
+    with pytest.raises(StoreNotExclusive):
+        probe_once(FsspecLocalStore(LocalStore(str(disk))), nonce="n")
+    assert not list(disk.rglob("probe"))
+
+
+def test_a_process_runs_the_races_once_for_a_bucket(s3: Callable[[], Bucket]) -> None:
+    first, second = s3(), s3()
+    probe_once(FsspecStore(first.url, first.options), nonce="n")
+    assert not probe_once(FsspecStore(second.url, second.options), nonce="n")
+    with pytest.raises(StorageError, match="no such bucket"):
+        probe_once(FsspecStore("s3://other/log", second.options), nonce="n")
 
 
 class IgnoringStore(Wrapper):

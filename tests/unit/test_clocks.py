@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_log.clock import Clock, SystemClock
+from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.testing.clocks import START_MS, ManualClock, SkewedClock
 
 HOUR_MS = 3_600_000

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_log.collector_pause import collector_paused
-from spark_log.net.messages import CommandsRequest, decode
+from spark_log.rpc.messages import CommandsRequest, decode
+from spark_log.runtime.collector_pause import collector_paused
 from tests.client.logs import in_child
 
 

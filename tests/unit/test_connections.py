@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_log.errors import CoordinatorNotAvailable
-from spark_log.net.connection_limits import ConnectionLimits, Connections, Peer, network_of
+from spark_log.http.connection_limits import ConnectionLimits, Connections, Peer, network_of
 
 
 class Pool:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from spark_log.metadata.state import CleanedPart
 from spark_log.model import Slice
-from spark_log.node.dirty_part import DirtyPart, Due, dirty_part
-from spark_log.node.merge_policy import window_ms
-from spark_log.node.upkeep_memory import NEVER
+from spark_log.rewriting.dirty_part import DirtyPart, Due, dirty_part
+from spark_log.rewriting.maintenance_memory import NEVER
+from spark_log.rewriting.merge_policy import window_ms
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.driver_python import name_driver_python
+from spark_log.runtime.driver_python import name_driver_python
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_log.client.producing.topic_rules import (
+from spark_log.client.producer.topic_rules import (
     Fault,
     TopicRows,
     TopicSpec,

@@ -9,8 +9,8 @@ import pytest
 from spark_log.errors import CorruptObject, StorageUnavailable
 from spark_log.journal.store_operations import Get, Op, Steps
 from spark_log.model import Slice
-from spark_log.node.run_cache import HELD_BYTES, HeldRuns
-from spark_log.node.slice_reads import WHOLE_BYTES_MAX
+from spark_log.rewriting.run_cache import HELD_BYTES, HeldRuns
+from spark_log.rewriting.slice_reads import WHOLE_BYTES_MAX
 
 Result = TypeVar("Result")
 BYTES = 10

@@ -13,47 +13,78 @@ from typing import NamedTuple
 
 import pytest
 
+import spark_log
+
 ROOT = Path(__file__).parents[2]
 
-LAYERS = (
-    (
-        "errors",
-        "bounds",
-        "debug",
-        "model",
-        "config_types",
-        "settings",
-        "topic_names",
-        "clock",
-        "closed_pipe",
-        "threads",
-        "driver_python",
-        "positions",
-        "conditions",
-        "text",
-        "log_lines",
-        "collector_pause",
-        "without_pandas",
-    ),
-    ("schema",),
-    ("segment", "metadata", "groups", "quorum"),
-    ("store", "journal", "net", "quorum_node"),
-    ("node", "client"),
-    ("display", "cli", "testing", "aio", "facade", "pyspark_pylog", "jobs"),
+LAYERS: tuple[dict[str, str], ...] = (
+    {
+        "errors": "Every error that pylog raises on purpose.",
+        "bounds": "The bounds of numbers and texts in what others send.",
+        "model": "The values that all parts use.",
+        "text": "Formatting of text for people.",
+        "log_lines": "Lines of the logger reach terminals.",
+        "positions": "Where a read starts and ends: one grammar for Spark, Python and the command line.",
+        "conditions": "Conditions of reads: a part of SQL's WHERE.",
+        "runtime": "Clocks, threads that may hang, forks, and what else a process of Python needs.",
+    },
+    {
+        "configs": "The configs of topics and of the log, as tables of names, types and defaults.",
+        "schema": "Schemas of typed topics: their types, their texts, and how they evolve.",
+        "groups": "Kafka's group protocol and its assignors.",
+        "quorum": "A log replicated by KRaft's protocol, as a machine without a clock or a disk.",
+        "http": "Ports, connections, addresses and TLS.",
+    },
+    {
+        "segment": "Objects of records: Arrow batches to bytes and back.",
+        "metadata": "The state of a log, the records that change it, and the decisions that make records.",
+        "quorum.node": "The process around a machine of the quorum: its disk, its clock and its connections.",
+    },
+    {
+        "store": "Objects on disks and in buckets: put-if-absent, ranged reads, durable writes.",
+        "roots": "Objects with copies on several roots: puts to replicas, and reads with failover.",
+        "journal": "The metadata log: opening it, following it, and proposing changes.",
+    },
+    {
+        "rpc": "Requests and replies between clients and coordinators.",
+        "rewriting": "Segments take the place of others: merging, compaction and erasure, as steps.",
+    },
+    {"client": "The API of applications: producers, consumers, readers and the administration."},
+    {
+        "flows": "A function turns records of some topics into records of others, exactly once.",
+        "gateway": "Kafka's clients read and write a log by Kafka's wire protocol.",
+    },
+    {
+        "replication": "Brokers are checked, and get the copies that they lack.",
+        "maintenance": "The duties that keep a log small, in rounds.",
+        "recovery": "Mirrors, moves, backups, verification and repair: what happens when a storage is lost.",
+    },
+    {
+        "monitoring": "Metrics and findings about a log.",
+        "server": "Coordinators: on shared storage and on a quorum, with the port that clients ask.",
+        "serve": "The process `pylog serve`, from its configuration to its end.",
+    },
+    {
+        "display": "Rows that commands print and the console shows.",
+        "console": "Web pages that show a log.",
+        "cli": "The command `pylog`.",
+        "testing": "Tools for tests of applications.",
+        "aio": "The clients for asyncio.",
+        "facade": "The package `spark_log` itself, with its public names.",
+        "pyspark_pylog": "The Spark data source.",
+        "simulation": "Simulations of the protocols, and what else only pylog's own tests need: in no wheel.",
+        "jobs": "Programs for spark-submit.",
+    },
 )
-"""A part imports from its own line and from those above it, without going round in a circle.  `facade` is spark_log
-itself.
-"""
+"""A part imports from its own group and from those above it, without going round in a circle."""
 
 PURE = (
     "errors",
     "bounds",
     "model",
-    "config_types",
-    "settings",
-    "topic_names",
     "positions",
     "conditions",
+    "configs",
     "schema",
     "segment",
     "metadata",
@@ -94,13 +125,14 @@ ACTING = frozenset(
 )
 """Clocks, randomness, files, sockets, processes and threads: not for pure parts."""
 
+NETWORK = frozenset(["http", "requests", "select", "selectors", "socket", "socketserver", "ssl", "urllib3"])
 ONLY_IN = {
-    "store": frozenset(["fsspec", "s3fs", "gcsfs", "adlfs"]),
-    "net": frozenset(["http", "requests", "select", "selectors", "socket", "socketserver", "ssl", "urllib3"]),
+    frozenset(["fsspec", "s3fs", "gcsfs", "adlfs"]): ("store",),
+    NETWORK: ("http", "rpc", "server", "quorum.node"),
 }
-"""Storage is reached through the store alone, and the network through net alone."""
+"""Storage is reached through the store alone, and the network through the ports and their clients."""
 
-EXCEPT = {"pyspark_pylog.worker_process": "socket", "spark_log.testing.simulated_loop": "selectors"}
+EXCEPT = {"pyspark_pylog.worker_process": "socket", "simulation.harness.simulated_loop": "selectors"}
 """The first sets an option of the socket that Spark's worker has opened; the second waits for timers only."""
 
 READS_THE_WORLD = re.compile(
@@ -110,33 +142,32 @@ READS_THE_WORLD = re.compile(
     r"|pyarrow\.(OSFile|memory_map|create_memory_map|input_stream|output_stream|fs\b.*)"
 )
 """Names, imports resolved, of what asks for time, chance or a file."""
-STORAGE_LOG = ("storage_log", "opening", "commit_protocol", "checkpointing", "claims", "log_format")
+STORAGE_LOG = ("storage_log", "opening", "commit_protocol", "checkpointing", "claims", "log_format", "log_identity")
 """Modules of the metadata log on shared storage."""
 STORAGE_TOOLS = {
     "spark_log.journal.journal",
-    "spark_log.journal.seen_log",
+    "spark_log.journal.other_lines",
+    "spark_log.journal.storage.seen_log",
     "spark_log.journal.topic_feed",
-    "spark_log.node.late_files",
-    "spark_log.node.lost_format",
-    "spark_log.node.mirror",
-    "spark_log.node.log_move",
-    "spark_log.node.quorum_founding",
-    "spark_log.node.quorum_log",
-    "spark_log.node.quorum_root",
-    "spark_log.node.repair",
-    "spark_log.node.restore_backup",
-    "spark_log.node.verify",
+    "spark_log.recovery.late_files",
+    "spark_log.recovery.lost_format",
+    "spark_log.recovery.mirror",
+    "spark_log.recovery.mirror_recovery",
+    "spark_log.recovery.mirror_source",
+    "spark_log.recovery.log_move",
+    "spark_log.server.quorum.founding",
+    "spark_log.server.quorum.log",
+    "spark_log.server.quorum.root",
+    "spark_log.recovery.repair",
+    "spark_log.recovery.restore_backup",
+    "spark_log.recovery.verify",
     "spark_log.display.health",
     "spark_log.client.open_journal",
     "spark_log.journal.served_log",
 }
-"""`Journal.open` opens one; a feed and a served log send changes to the coordinator in the same way; eight check,
+"""`Journal.open` opens one; a feed and a served log send changes to the coordinator in the same way; nine check,
 repair or copy the files of the storage; a quorum marks the folder of its records as one without metadata, and
 keeps claims there, also one that has taken the log over; a task that finds a pin opens no log."""
-
-
-FRONTS = {"spark_log.client.administering.erasure"}
-"""Parts of `log.admin` that run upkeep in the client's process.  Upkeep is above the client, and uses it."""
 
 
 class Import(NamedTuple):
@@ -152,12 +183,19 @@ class Import(NamedTuple):
 def part_of(module: str) -> str:
     """The part that a module belongs to, by the name that LAYERS has for it."""
     top, _, rest = module.partition(".")
-    return rest.partition(".")[0] or "facade" if top == "spark_log" else top
+    if top != "spark_log":
+        return top
+    return "quorum.node" if f"{rest}.".startswith("quorum.node.") else rest.partition(".")[0] or "facade"
 
 
 def sources() -> Iterator[tuple[str, Path]]:
-    """(dotted name, file) of everything that is shipped."""
-    for base, top in ((ROOT, "spark_log"), (ROOT / "datasource", "pyspark_pylog"), (ROOT, "jobs")):
+    """(dotted name, file) of everything that is shipped, and of the simulations."""
+    for base, top in (
+        (ROOT, "spark_log"),
+        (ROOT / "datasource", "pyspark_pylog"),
+        (ROOT, "simulation"),
+        (ROOT, "jobs"),
+    ):
         for file in sorted((base / top).rglob("*.py")):
             names = file.relative_to(base).with_suffix("").parts
             yield ".".join(names[:-1] if names[-1] == "__init__" else names), file
@@ -195,7 +233,7 @@ def inner_part(target: str) -> str | None:
     """The part of ours that a target is in, or None for somebody else's.  `from spark_log import connect` is the
     facade.
     """
-    if target.split(".")[0] not in ("spark_log", "pyspark_pylog", "jobs"):
+    if target.split(".")[0] not in ("spark_log", "pyspark_pylog", "simulation", "jobs"):
         return None
     part = part_of(target)
     return part if any(part in layer for layer in LAYERS) else "facade"
@@ -208,7 +246,7 @@ def layer_of(part: str) -> int:
 def test_there_is_something_to_walk() -> None:
     """The walk finds the packages, so that the tests below say something."""
     parts = {part_of(module) for module, _ in sources()}
-    assert parts >= {"facade", "errors", "segment", "metadata", "journal", "client"}
+    assert parts >= {"facade", "errors", "segment", "metadata", "journal", "client", "simulation"}
 
 
 def test_every_part_has_its_place_in_the_layers() -> None:
@@ -218,7 +256,7 @@ def test_every_part_has_its_place_in_the_layers() -> None:
 
 
 def test_imports_point_one_way() -> None:
-    """errors, model, settings <- segment, metadata <- store, journal, net <- node, client <- cli, jobs, the data
+    """Values and formats <- storage and the log <- clients <- duties <- coordinators <- commands, jobs, the data
     source.
     """
     wrong = [
@@ -234,7 +272,7 @@ def test_parts_do_not_import_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
     for one in imports():
         part = inner_part(one.target)
-        if part is not None and part != one.part and one.module not in FRONTS:
+        if part is not None and part != one.part:
             graph.setdefault(one.part, set()).add(part)
     try:
         TopologicalSorter(graph).prepare()
@@ -279,7 +317,9 @@ def test_assert_statements_are_for_the_type_checker_alone() -> None:
         f"{module}, line {node.lineno}: {ast.unparse(node)}"
         for module, _, tree in trees()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assert) and not is_for_the_type_checker(node.test) and part_of(module) != "testing"
+        if isinstance(node, ast.Assert)
+        and not is_for_the_type_checker(node.test)
+        and part_of(module) not in ("testing", "simulation")
     ]
     assert not found, "\n".join(found)
 
@@ -295,7 +335,11 @@ def test_no_two_classes_have_one_name() -> None:
     places: dict[str, list[str]] = {}
     for module, _, tree in trees():
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and part_of(module) != "testing":
+            if (
+                isinstance(node, ast.ClassDef)
+                and not node.name.startswith("_")
+                and part_of(module) not in ("testing", "simulation")
+            ):
                 places.setdefault(node.name, []).append(module)
     twice = {name: modules for name, modules in places.items() if len(modules) > 1}
     assert not twice, twice
@@ -307,7 +351,7 @@ def test_pure_parts_import_nothing_that_acts(part: str) -> None:
     wrong = [
         f"{one.place}: {one.target}"
         for one in imports()
-        if one.part == part and (one.target.split(".")[0] in ACTING or one.target.startswith("spark_log.clock"))
+        if one.part == part and (one.target.split(".")[0] in ACTING or one.target.startswith("spark_log.runtime.clock"))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -360,14 +404,14 @@ def full_name(node: ast.AST, names: Mapping[str, str]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("owner", ONLY_IN)
-def test_storage_and_network_have_one_importer_each(owner: str) -> None:
-    """fsspec is imported by the store alone, sockets by net alone."""
+@pytest.mark.parametrize("names", ONLY_IN, ids=["storage", "network"])
+def test_storage_and_network_have_few_importers(names: frozenset[str]) -> None:
+    """fsspec is imported by the store alone, sockets by the parts that have ports or ask them."""
     wrong = [
         f"{one.place}: {one.target}"
         for one in imports()
-        if one.part != owner
-        and one.target.split(".")[0] in ONLY_IN[owner]
+        if one.part not in ONLY_IN[names]
+        and one.target.split(".")[0] in names
         and EXCEPT.get(one.module) != one.target.split(".")[0]
     ]
     assert not wrong, "\n".join(wrong)
@@ -375,13 +419,13 @@ def test_storage_and_network_have_one_importer_each(owner: str) -> None:
 
 def test_the_metadata_log_is_used_by_its_interface() -> None:
     """How it lies on shared storage is known to its implementation, and to tools about this format."""
-    insiders = {f"spark_log.journal.{name}" for name in STORAGE_LOG}
+    insiders = {f"spark_log.journal.storage.{name}" for name in STORAGE_LOG}
     wrong = [
         f"{one.place}: {one.target}"
         for one in imports()
         if any(one.target == name or one.target.startswith(f"{name}.") for name in insiders)
         and one.module not in insiders | STORAGE_TOOLS
-        and not one.module.startswith("spark_log.testing.")
+        and one.part != "simulation"
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -418,3 +462,89 @@ def test_relative_imports_are_followed() -> None:
     """`from ..store import base` in spark_log.segment.reader is spark_log.store.base."""
     node = ast.parse("from ..store import base").body[0]
     assert list(targets(node, "spark_log.segment.reader", is_package=False)) == ["spark_log.store.base"]
+
+
+PUBLIC_PACKAGES = ("spark_log.maintenance", "spark_log.quorum", "spark_log.testing")
+"""Below the public names of `spark_log` itself, what programs may import."""
+
+
+def is_public(target: str) -> bool:
+    """Whether a program that is not part of pylog may import a name: it is below a public name, and none of its parts
+    begins with an underscore.
+    """
+    names = target.split(".")
+    if any(name.startswith("_") for name in names):
+        return False
+    if target == "spark_log" or any(f"{target}.".startswith(f"{package}.") for package in PUBLIC_PACKAGES):
+        return True
+    return names[0] == "spark_log" and names[1] in spark_log.__all__
+
+
+# Promise: clients.md#what-is-public
+def test_programs_import_what_is_public() -> None:
+    """`examples` and `jobs` are read as programs of users; a job starts the program of its name in the data source."""
+    wrong, seen = [], 0
+    for file in sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "jobs").glob("*.py")]):
+        own = f"pyspark_pylog.jobs.{file.stem}.main" if file.parent.name == "jobs" else ""
+        for node in ast.walk(ast.parse(file.read_text())):
+            for target in targets(node, file.stem, is_package=False):
+                if target.split(".")[0] in ("spark_log", "pyspark_pylog", "simulation", "tests"):
+                    seen += 1
+                    wrong += [] if is_public(target) or target == own else [f"{file.relative_to(ROOT)}: {target}"]
+    assert seen > 20 and not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("spark_log", True),
+        ("spark_log.connect", True),
+        ("spark_log.errors.NoLog", True),
+        ("spark_log.maintenance.maintain.Maintainer", True),
+        ("spark_log.quorum.node.node.Node", True),
+        ("spark_log.maintenance.maintain._Round", False),
+        ("spark_log.journal.journal.Journal", False),
+        ("spark_log.maintenance_files", False),
+        ("pyspark_pylog.options.parse", False),
+    ],
+)
+def test_what_is_public_is_told_by_its_place(target: str, expected: bool) -> None:
+    assert is_public(target) is expected
+
+
+FILES_MAX = 27
+"""Files of Python in one folder: more do not fit on a screen."""
+STORY_LINES = 5
+"""Lines that a package tells about itself at least, at the top of its `__init__`."""
+
+
+def packages() -> dict[Path, list[Path]]:
+    """The files of Python in each folder that is shipped, or simulates."""
+    found: dict[Path, list[Path]] = {}
+    for _, file in sources():
+        found.setdefault(file.parent.relative_to(ROOT), []).append(file)
+    return found
+
+
+def test_no_folder_has_more_files_than_a_screen_shows() -> None:
+    """A folder that grows beyond it is split by what its files are about."""
+    large = {str(folder): len(files) for folder, files in packages().items() if len(files) > FILES_MAX}
+    assert not large, large
+
+
+def test_each_part_tells_its_story() -> None:
+    """The first screen of a part says what it is for, what it begins with, and what it leaves to others."""
+    short = [
+        part
+        for layer in LAYERS
+        for part in layer
+        if (file := ROOT / "spark_log" / part.replace(".", "/") / "__init__.py").exists()
+        and len((ast.get_docstring(ast.parse(file.read_text())) or "").splitlines()) < STORY_LINES
+    ]
+    assert not short, short
+
+
+def test_what_is_installed_imports_no_simulation() -> None:
+    """`simulation` is in no wheel."""
+    wrong = [one.place for one in imports() if one.part != "simulation" and one.target.split(".")[0] == "simulation"]
+    assert not wrong, "\n".join(wrong)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from spark_log.journal.object_names import is_of_a_log
+from spark_log.store.object_names import is_of_a_log
 from tests.foreign_files import NEARLY, OF_ANY_NAME, foreign_names
 
 ROOT = Path(__file__).parents[2]
@@ -15,19 +15,19 @@ PRODUCT = ("spark_log", "datasource", "jobs")
 CALLS = ("list", "listdir", "scandir", "iterdir", "glob", "rglob", "walk", "fwalk")
 """Of the operating system, of `pathlib`, and of stores."""
 LISTINGS = {
-    "spark_log/journal/object_names.py": (2, "passes over other files; tests/node/test_foreign_files.py"),
-    "spark_log/node/backup_files.py": (1, "passes over other files; tests/node/test_foreign_files.py"),
+    "spark_log/store/object_names.py": (2, "passes over other files; tests/recovery/test_foreign_files.py"),
+    "spark_log/recovery/backup_files.py": (1, "passes over other files; tests/recovery/test_foreign_files.py"),
     "spark_log/store/local.py": (2, "a store lists all files"),
     "spark_log/store/retry.py": (1, "a store in a store"),
-    "spark_log/node/record_cache.py": (1, "a store in a store"),
-    "spark_log/node/late_files.py": (1, "a store in a store"),
-    "spark_log/journal/broker_roots.py": (1, "a store in a store"),
-    "spark_log/journal/read_failover.py": (1, "a store in a store"),
+    "spark_log/server/record_cache.py": (1, "a store in a store"),
+    "spark_log/recovery/late_files.py": (1, "a store in a store"),
+    "spark_log/roots/broker_roots.py": (1, "a store in a store"),
+    "spark_log/roots/read_failover.py": (1, "a store in a store"),
     "datasource/pyspark_pylog/export/manifest.py": (1, "hidden files are passed over, others refused"),
-    "spark_log/client/administering/brokers.py": (1, "hidden files are passed over, others refused"),
-    "spark_log/quorum_node/directory.py": (1, "hidden files are passed over, others refused"),
-    "spark_log/quorum_node/file_operations.py": (1, "files only; users of `names` match whole names"),
-    "spark_log/cli/console/http_routes.py": (1, "files of the package"),
+    "spark_log/client/admin/brokers.py": (1, "hidden files are passed over, others refused"),
+    "spark_log/quorum/node/directory.py": (1, "hidden files are passed over, others refused"),
+    "spark_log/quorum/node/file_operations.py": (1, "files only; users of `names` match whole names"),
+    "spark_log/console/http_routes.py": (1, "files of the package"),
     "jobs/quickstart.py": (2, "files of a package, and of Spark's output in a folder that it makes"),
 }
 """How often each module lists something, and what becomes of other files."""
@@ -54,7 +54,7 @@ def test_names_of_others_are_not_names_of_a_log() -> None:
     """Names in any folder, also those that are nearly a log's."""
     record, unique = f"{1:020}", "0123456789abcdef"
     names = {
-        "meta": ["format", "log.json", "broker.json", "upkeep", "reserve", f"probe-{unique}-1"],
+        "meta": ["format", "log.json", "broker.json", "maintenance", "reserve", f"probe-{unique}-1"],
         "meta/log": [f"{record}.rec"],
         "meta/ckpt": [f"{record}-{unique}"],
         "meta/quorum": [f"{1:016}-{record}-{unique}.checkpoint"],

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from spark_log.maintenance.retention import expired, limits_of
 from spark_log.metadata.state import ObjectRow
 from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, Slice
-from spark_log.node.merge_policy import (
+from spark_log.rewriting.merge_policy import (
     RETENTION_PARTS,
     SEGMENT_BYTES,
     WINDOWS_MAX,
@@ -19,7 +20,6 @@ from spark_log.node.merge_policy import (
     thin_objects,
     window_ms,
 )
-from spark_log.node.retention import expired, limits_of
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -17,7 +17,7 @@ import pytest
 
 from spark_log import errors
 from spark_log.client import client_settings as clients
-from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
+from spark_log.configs.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
 from tests.unit.test_pages import ROOT, prose
 from tests.unit.test_promises import GUIDES, PROMISED
 
@@ -76,7 +76,7 @@ def line_of(path: str, pattern: str) -> str:
 
 
 def conf_seconds(name: str) -> int:
-    """A setting of conf/coordinator.ini, whose values are the defaults: tests/node/test_serve_config.py."""
+    """A setting of conf/coordinator.ini, whose values are the defaults: tests/serve/test_serve_config.py."""
     return int(line_of(CONF, rf"\n#?{re.escape(name)} = ([0-9]+)s"))
 
 
@@ -90,27 +90,27 @@ def days(ms: int) -> str:
     return f"{ms // 86_400_000} days"
 
 
-CONNECT = "spark_log/net/client_connection.py"
-CLIENT = "spark_log/net/client.py"
-CLIENT_TIMEOUTS = "spark_log/net/client_timeouts.py"
-CHANGES = "spark_log/net/change_replies.py"
+CONNECT = "spark_log/http/client_connection.py"
+CLIENT = "spark_log/rpc/client.py"
+CLIENT_TIMEOUTS = "spark_log/rpc/client_timeouts.py"
+CHANGES = "spark_log/server/change_replies.py"
 CONF = "conf/coordinator.ini"
 LIMITS = ("connections", "connections.per.address", "silent.connections", "request.timeout")
 KAFKA = "spark_log/testing/kafka.py"
-SERVE = "spark_log/node/serve_config.py"
+SERVE = "spark_log/serve/serve_config.py"
 REMOTE = "spark_log/store/remote.py"
 RETRY = "spark_log/store/retry.py"
-LOOKS = "spark_log/client/consuming/poll_interval.py"
-FETCH = "spark_log/client/reading/request_ahead.py"
+LOOKS = "spark_log/client/consumer/poll_interval.py"
+FETCH = "spark_log/client/reader/request_ahead.py"
 STREAM = "datasource/pyspark_pylog/source/following_reader.py"
 SPLITS = "datasource/pyspark_pylog/source/splits.py"
 OPTIONS = "datasource/pyspark_pylog/options/parse.py"
 CONSOLE, CONSOLE_RECORDS, CONSOLE_ROUTES, CONSOLE_HISTORY = (
-    f"spark_log/cli/console/{name}.py" for name in ("site", "records", "http_routes", "history")
+    f"spark_log/console/{name}.py" for name in ("site", "records", "http_routes", "history")
 )
 PROGRESS = "datasource/pyspark_pylog/progress/group_publisher.py"
 
-PORT = constant("spark_log/net/address.py", "PORT")
+PORT = constant("spark_log/http/address.py", "PORT")
 STARTING_S = round(sum(constant(CLIENT_TIMEOUTS, "START_S")))
 RETRIED_S = sum(constant(RETRY, "RETRY_MS")) / 1000
 FIRST_MS, LAST_MS = constant(LOOKS, "FIRST_MS"), constant(LOOKS, "LAST_MS")
@@ -149,7 +149,7 @@ NUMBERS = {
         f"until it has missed heartbeats for {constant(PROGRESS, 'SESSION_MS') // 1000} s",
         f"one every {constant(PROGRESS, 'SIGN_S'):g} s while nothing happens",
         f"about {round(86_400 / constant(PROGRESS, 'SIGN_S') * 3, -3):,g} requests a day",
-        f"| `partition` | 0 to {constant('spark_log/metadata/consumer_offsets.py', 'PARTITIONS') - 1}, by the group",
+        f"| `partition` | 0 to {constant('spark_log/metadata/groups/consumer_offsets.py', 'PARTITIONS') - 1}, by the group",
     ],
     "docs/options.md": [
         f"requests are retried for about {5 * round(RETRIED_S / 5)} s",
@@ -158,7 +158,7 @@ NUMBERS = {
         f"| `maxBytesPerPartition` | B S | `{constant(OPTIONS, 'DEFAULT_BYTES_PER_PARTITION') >> 20}m` |",
     ],
     "docs/clients.md": [
-        {1000: "within a second of its timeout"}[constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")],
+        {1000: "within a second of its timeout"}[constant("spark_log/client/consumer/consumer.py", "READ_GRACE_MS")],
         f"At most {WORDS[constant('spark_log/store/bounded_waits.py', 'CALLS_MAX')]} such reads are under way",
         f"of {constant('spark_log/groups/offset_deletion.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
         f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as in Kafka)",
@@ -166,14 +166,14 @@ NUMBERS = {
         f"no run has moved for {IDENTITIES}",
     ],
     "docs/command-line.md": [
-        f"does not answer within {constant('spark_log/cli/completion.py', 'ANSWER_S')} s",
-        f"again every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
+        f"does not answer within {constant('spark_log/cli/common/completion.py', 'ANSWER_S')} s",
+        f"again every {WORDS[constant('spark_log/cli/common/watch.py', 'WATCH_SECONDS')]} seconds",
     ],
     "docs/cli.md": [
         f"older than gc.fence.age.ms (default: {HOURS} hours)",
-        {1000: "committed once a second"}[constant("spark_log/cli/consume.py", "COMMIT_MS")],
-        f"Refresh every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
-        f"segments of about {mib(constant('spark_log/node/merge_policy.py', 'SEGMENT_BYTES'))}",
+        {1000: "committed once a second"}[constant("spark_log/cli/commands/consume.py", "COMMIT_MS")],
+        f"Refresh every {WORDS[constant('spark_log/cli/common/watch.py', 'WATCH_SECONDS')]} seconds",
+        f"segments of about {mib(constant('spark_log/rewriting/merge_policy.py', 'SEGMENT_BYTES'))}",
         f"if HOST is left out. [default: 127.0.0.1:{PORT}]",
         f"silent for this long. [default: {TAKEOVER_S}s]",
         f"the duties of `pylog maintain`, or never. [default: {constant(SERVE, 'maintain_ms') // 60_000}m]",
@@ -181,7 +181,7 @@ NUMBERS = {
         f"no write to the storage succeeds for this long. [default: {STORAGE_S}s]",
     ],
     "docs/topic-configs.md": [
-        f"span `segment.ms`, or an {WORDS[constant('spark_log/node/merge_policy.py', 'RETENTION_PARTS')]}h of `retention.ms`",
+        f"span `segment.ms`, or an {WORDS[constant('spark_log/rewriting/merge_policy.py', 'RETENTION_PARTS')]}h of `retention.ms`",
     ],
     "docs/storage*.md": [
         f"then {constant('spark_log/store/probe.py', 'probe.races')} races of "
@@ -192,16 +192,18 @@ NUMBERS = {
         f"or answers 503 | about {5 * round(RETRIED_S / 5)} s",
         f"two tries of {constant(REMOTE, 'READ_TIMEOUT_S')} s",
         {60_000: "repeats the commit for up to a minute"}[
-            constant("spark_log/client/producing/commit.py", "STORAGE_MS_MAX")
+            constant("spark_log/client/producer/commit.py", "STORAGE_MS_MAX")
         ],
-        {3_600_000: "and at least an hour old"}[constant("spark_log/client/administering/brokers.py", "PUT_MS_MAX")],
+        {3_600_000: "and at least an hour old"}[constant("spark_log/client/admin/brokers.py", "PUT_MS_MAX")],
         {24: "`gc.fence.age.ms`, a day."}[HOURS],
-        {1 << 20: "reserves 1 MiB for these steps"}[constant("spark_log/journal/disk_reserve.py", "RESERVE_BYTES")],
+        {1 << 20: "reserves 1 MiB for these steps"}[
+            constant("spark_log/journal/storage/disk_reserve.py", "RESERVE_BYTES")
+        ],
         {1000: "stops waiting for reads one second after its timeout"}[
-            constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")
+            constant("spark_log/client/consumer/consumer.py", "READ_GRACE_MS")
         ],
         f"within {config('log.clock.skew.max.ms') // 60_000} minutes of the storage's clock (`log.clock.skew.max.ms`)",
-        f"more than {constant('spark_log/journal/clock_check.py', 'WARN_MS') // 1000} s behind the log",
+        f"more than {constant('spark_log/journal/storage/clock_check.py', 'WARN_MS') // 1000} s behind the log",
     ],
     "docs/console.md": [
         f"the first {constant(CONSOLE_RECORDS, 'SHOWN_BYTES') >> 10} KiB, and *Load more* up to "
@@ -228,17 +230,17 @@ NUMBERS = {
         f"`is silent: no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
         f"{constant(CLIENT_TIMEOUTS, 'FIRST_ANSWER_S'):g} s`",
         f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and continue",
-        f"more than {constant('spark_log/net/server.py', 'HELD_MAX'):,} partitions",
+        f"more than {constant('spark_log/server/server.py', 'HELD_MAX'):,} partitions",
         f"answered for {constant('spark_log/journal/topic_feed.py', 'UNANSWERED_MS') // 1000} s, or if",
         f"`--takeover-after` ({TAKEOVER_S} s)",
-        f"a fifth of `--takeover-after` ({TAKEOVER_S // constant('spark_log/node/coordinator.py', 'REFUSED_PART')} s)",
+        f"a fifth of `--takeover-after` ({TAKEOVER_S // constant('spark_log/server/coordinator.py', 'REFUSED_PART')} s)",
         {1000: "`CommitUnknown` within a second of its `delivery_timeout_ms`"}[
-            constant("spark_log/journal/commit_protocol.py", "ASK_MS_MIN")
+            constant("spark_log/journal/storage/commit_protocol.py", "ASK_MS_MIN")
         ],
         f"for `--storage-timeout` ({STORAGE_S} s) | it steps down",
-        {1.0: "notices within a second"}[constant("spark_log/node/coordinator.py", "LOOK_S")],
+        {1.0: "notices within a second"}[constant("spark_log/server/coordinator.py", "LOOK_S")],
         f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",
-        f"managed to read the log to its end for {constant('spark_log/net/leader_check.py', 'STALE_S'):g} s",
+        f"managed to read the log to its end for {constant('spark_log/server/leader_check.py', 'STALE_S'):g} s",
         f"answers `GET /health` within {constant(CLIENT_TIMEOUTS, 'CHECK_S'):g} s",
         *(f"| `{name}` | {line_of(CONF, rf'{name} = ([0-9a-z]+)')} |" for name in LIMITS),
         f"`offsets.retention.minutes` ({days(config('offsets.retention.minutes') * 60_000)})",
@@ -247,7 +249,7 @@ NUMBERS = {
     "docs/monitoring.md": [
         f"The file keeps the last {constant('datasource/pyspark_pylog/progress/listener.py', 'ENDED_MAX')} ended queries",
         f"within `--storage-timeout` ({STORAGE_S} s)",
-        f"{86_400 * constant('spark_log/node/storage_health.py', 'PROBES') // STORAGE_S:,} puts and as many gets a day",
+        f"{86_400 * constant('spark_log/journal/storage/storage_health.py', 'PROBES') // STORAGE_S:,} puts and as many gets a day",
     ],
     "docs/performance.md": [
         f"after {FIRST_MS:g} to {LAST_MS:g} ms, on an object store up to {LAST_REMOTE_MS:g}",
@@ -258,28 +260,28 @@ NUMBERS = {
     ],
     "docs/measurements*.md": [
         f"a twentieth of the time since the last record, {FIRST_MS:g} to {LAST_MS:g} ms",
-        f"woken {WORDS[constant('spark_log/net/long_poll.py', 'WOKEN_MAX')]} at a time",
-        f"read {WORDS[constant('spark_log/net/long_poll.py', 'RESUMED_MAX')]} at a time",
+        f"woken {WORDS[constant('spark_log/server/long_poll.py', 'WOKEN_MAX')]} at a time",
+        f"read {WORDS[constant('spark_log/server/long_poll.py', 'RESUMED_MAX')]} at a time",
         f"more than {constant(CHANGES, 'CHANGES_BYTES_MAX') >> 10} KB",
-        f"the {constant('spark_log/journal/storage_log.py', 'READ_AHEAD')} versions that follow it",
+        f"the {constant('spark_log/journal/storage/storage_log.py', 'READ_AHEAD')} versions that follow it",
         f"in blocks of {constant(FETCH, 'BLOCK_BYTES_MAX') >> 20} MiB, {WORDS[constant(FETCH, 'REQUESTS_AHEAD')]} requests",
         f"at most {constant(FETCH, 'GAP_BYTES_MAX') >> 10} KiB between them",
         f"written every {config('metadata.checkpoint.interval')} versions",
         f"one larger than {WHOLE} is wanted",
-        f"a writer takes its buffer ({constant('spark_log/client/producing/upload.py', 'BUFFER_BYTES') >> 20} MB)",
+        f"a writer takes its buffer ({constant('spark_log/client/producer/upload.py', 'BUFFER_BYTES') >> 20} MB)",
     ],
     "docs/format/metadata.md": [
-        f"pylog-batch {constant('spark_log/metadata/batch_format.py', 'BATCH_VERSION')} 124",
-        f"pylog-checkpoint {constant('spark_log/metadata/checkpoint_format.py', 'VERSION')} header",
-        f"at most {mib(constant('spark_log/metadata/frames.py', 'FRAME_BYTES'))} before compression",
-        f"more than {constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_MIN'):,} of a map",
-        f"when the state has more than {constant('spark_log/journal/upkeep_limits.py', 'dropped_inline'):,} of them",
-        f"pylog-dropped {constant('spark_log/metadata/dropped_list_format.py', 'VERSION')} dropped",
-        f"more than an {WORDS[constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_SHARE')]}h of its rows",
-        f"format of the whole log, {constant('spark_log/journal/log_format.py', 'FORMAT_VERSION')},",
-        f"or {constant('spark_log/journal/log_format.py', 'MIRROR_VERSION')} for a mirror;",
+        f"pylog-batch {constant('spark_log/metadata/formats/batch_format.py', 'BATCH_VERSION')} 124",
+        f"pylog-checkpoint {constant('spark_log/metadata/formats/checkpoint_format.py', 'VERSION')} header",
+        f"at most {mib(constant('spark_log/metadata/maps/frames.py', 'FRAME_BYTES'))} before compression",
+        f"more than {constant('spark_log/metadata/formats/checkpoint_format.py', 'CHANGES_MIN'):,} of a map",
+        f"when the state has more than {constant('spark_log/journal/maintenance_limits.py', 'dropped_inline'):,} of them",
+        f"pylog-dropped {constant('spark_log/metadata/formats/dropped_list_format.py', 'VERSION')} <name of the list> dropped",
+        f"more than an {WORDS[constant('spark_log/metadata/formats/checkpoint_format.py', 'CHANGES_SHARE')]}h of its rows",
+        f"format of the whole log, {constant('spark_log/journal/storage/log_format.py', 'FORMAT_VERSION')},",
+        f"or {constant('spark_log/journal/storage/log_format.py', 'MIRROR_VERSION')} for a mirror;",
         f"more than {constant('spark_log/metadata/commands.py', 'SLICES_INLINE_MAX'):,} slices",
-        f"In a log of {constant('spark_log/journal/upkeep_limits.py', 'remembered_slices'):,} slices or more",
+        f"In a log of {constant('spark_log/journal/maintenance_limits.py', 'remembered_slices'):,} slices or more",
     ],
     "docs/format/segment.md": [
         f"format version {constant('spark_log/segment/batch_index.py', 'VERSION')}",
@@ -390,7 +392,10 @@ def test_the_query_over_columns_in_the_readme_is_that_of_the_page() -> None:
     times = re.search(r"\| times as fast as Kafka \(10 to reach\) \| ([0-9]+)", MEASURED)
     stream = re.search(r"A stream with columns is ([0-9.]+) times as fast as with Kafka", MEASURED)
     assert times is not None and stream is not None
-    assert f"are {times[1]} times as fast as over JSON in Kafka, and {stream[1]} times in a stream" in README
+    ratios = (
+        f"{times[1]} times as fast over a topic with a schema as over JSON in Kafka, and {stream[1]} times as fast in"
+    )
+    assert ratios in README
     assert f"A Parquet table is {parquet / pylog:.1f} times as fast" in README
 
 

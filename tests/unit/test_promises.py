@@ -17,6 +17,7 @@ GUIDES = {
     *(
         f"docs/{name}.md"
         for name in (
+            "architecture",
             "comparison",
             "failures",
             "faq",

@@ -6,12 +6,12 @@ import pytest
 
 from spark_log.errors import InvalidRequest, QuotaExceeded, ThrottlingQuotaExceeded
 from spark_log.metadata.commands import AddPartitions, AnyCommand, CreateTopic, InitProducer, SeveralCommands
-from spark_log.metadata.group_commands import CommitOffsets, RenewSession
+from spark_log.metadata.groups.group_commands import CommitOffsets, RenewSession
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
-from spark_log.net.quotas import Quota, Quotas, TokenBucket, parse_quotas
-from spark_log.net.tokens import Grant
+from spark_log.server.quotas import Quota, Quotas, TokenBucket, parse_quotas
+from spark_log.server.tokens import Grant
 
 GRANT = Grant("billing", "admin", ("billing.",), ("billing-",))
 

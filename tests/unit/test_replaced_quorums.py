@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_log.errors import CoordinatorNotAvailable, LogMoved, NotCoordinator, SparkLogError
-from spark_log.net.request_errors import no_answer
+from spark_log.rpc.request_errors import no_answer
 
 REPLACED = LogMoved("another quorum has the log", url="s3://bucket/records")
 ELECTS = NotCoordinator("no node leads at the moment", address="", epoch=1)

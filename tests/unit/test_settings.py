@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.topic_configs import reference_markdown
-from spark_log.config_types import ConfigSpec, format_value
-from spark_log.errors import InvalidConfig, InvalidTopic
-from spark_log.settings import (
+from spark_log.configs.config_types import ConfigSpec, format_value
+from spark_log.configs.settings import (
     CLUSTER_CONFIGS,
     LONG_MAX,
     TOPIC_CONFIGS,
@@ -21,7 +20,8 @@ from spark_log.settings import (
     validate_cluster_configs,
     validate_topic_configs,
 )
-from spark_log.topic_names import check_topic_name, collision_key
+from spark_log.configs.topic_names import check_topic_name, collision_key
+from spark_log.errors import InvalidConfig, InvalidTopic
 
 PAGE = Path(__file__).parents[2] / "docs" / "topic-configs.md"
 ALL = [*TOPIC_CONFIGS.values(), *CLUSTER_CONFIGS.values()]

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
+from pyspark_pylog.log.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.sink.bad_records import Topics, sift
 from pyspark_pylog.sink.write_columns import BatchPiece, pieces
 
-from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, TopicTable, faults_of
-from spark_log.client.producing.upload import Uploaded, Uploader
+from spark_log.client.producer.topic_rules import TopicRows, TopicSpec, TopicTable, faults_of
+from spark_log.client.producer.upload import Uploaded, Uploader
 from spark_log.segment.compression import topic_compression
-from spark_log.segment.murmur2 import partition_for_key
+from spark_log.segment.keys.murmur2 import partition_for_key
 from spark_log.segment.partitioners import Partitioner, Partitions, assign_partitions, make_partitioner
 from spark_log.segment.reader import decode_run
 from spark_log.segment.record_columns import Rows, conform

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_log.node.size_groups import size_groups
+from spark_log.runtime.size_groups import size_groups
 
 
 def grouped(sizes: list[int], count_max: int | None = None) -> list[list[int]]:

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import sys
-from spark_log.without_pandas import leave_out_pandas
+from spark_log.runtime.without_pandas import leave_out_pandas
 leave_out_pandas()
 import pyarrow as pa
 assert pa.array([1, None, 3], pa.int64()).to_pylist() == [1, None, 3]

@@ -12,14 +12,17 @@ docs/decisions/0068-export.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from spark_log.errors import InvalidRequest
+from spark_log.bounds import UNREADABLE
+from spark_log.errors import CorruptObject, InvalidRequest
 from spark_log.metadata.restores import SeenLog
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
+
+File = TypeVar("File", bound=msgspec.Struct)
 
 SAME = (
     "name",
@@ -123,7 +126,7 @@ class Manifest:
         """None before the first run.  Raises InvalidRequest if the folder has files of anything else."""
         key = f"{FOLDER}/export.json"
         if self.store.size(key) is not None:
-            return msgspec.json.decode(self.store.get(key), type=ExportSettings)
+            return self._read(key, ExportSettings)
         found = open_store(self._parent, self._options).list(f"{self._folder}/")
         other = [name for name in found if not name.rpartition("/")[2].startswith(".") and not name.endswith("/")]
         if other and self.store.size(key) is None:
@@ -144,7 +147,15 @@ class Manifest:
 
     def run(self, number: int) -> ExportRun | None:
         key = _run_key(number)
-        return None if self.store.size(key) is None else msgspec.json.decode(self.store.get(key), type=ExportRun)
+        return None if self.store.size(key) is None else self._read(key, ExportRun)
+
+    def _read(self, key: str, kind: type[File]) -> File:
+        try:
+            return msgspec.json.decode(self.store.get(key), type=kind)
+        except UNREADABLE as error:
+            raise CorruptObject(
+                f"{self.store.url}/{key} is damaged: {error}. Restore it from a copy, or export to an empty folder"
+            ) from error
 
     def plan(self, number: int, run: ExportRun) -> None:
         """Write the plan of a run, unless another process has written one: that one is in force."""

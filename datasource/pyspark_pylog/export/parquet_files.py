@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_pylog.export.manifest import ExportSettings
-from spark_log.client.reading.scan_batches import SCAN_SCHEMA
+from spark_log.client.reader.scan_batches import SCAN_SCHEMA
 from spark_log.errors import InvalidRecord, InvalidRequest
 from spark_log.schema.names import stored_name
 

@@ -9,14 +9,14 @@ import pyarrow as pa
 from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Part
 from pyspark_pylog.export.tables import ExportTable
 from pyspark_pylog.export.task import row_schema
-from spark_log.client.reading.plan import Chunk, chunks
-from spark_log.client.reading.positions_to_offsets import partitions_of, resolve, resolve_starts
+from spark_log.client.reader.plan import Chunk, chunks
+from spark_log.client.reader.positions_to_offsets import partitions_of, resolve, resolve_starts
 from spark_log.errors import DataLoss, InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.journal.seen_log import is_set_back, seen_by
+from spark_log.journal.storage.seen_log import is_set_back, seen_by
 from spark_log.metadata.restores import common_end
-from spark_log.metadata.schemas import schemas_of, typed_from
 from spark_log.metadata.state import Partition
+from spark_log.metadata.topics.schemas import schemas_of, typed_from
 from spark_log.model import TopicPartition
 from spark_log.positions import Position, parse_position
 from spark_log.text import counted

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from pyspark_pylog.export.manifest import ExportSettings, Part, Result
 from pyspark_pylog.export.parquet_files import ParquetFiles, WrittenFile, as_rows
-from pyspark_pylog.planned_log import PlannedLog
-from pyspark_pylog.task_metadata import newest_journal
-from spark_log.client.reading.plan import OffsetRange, plan_reads
-from spark_log.client.reading.scan_batches import scan_batches, scan_schema
-from spark_log.metadata.schemas import schemas_of
+from pyspark_pylog.log.planned_log import PlannedLog
+from pyspark_pylog.log.task_metadata import newest_journal
+from spark_log.client.reader.plan import OffsetRange, plan_reads
+from spark_log.client.reader.scan_batches import scan_batches, scan_schema
 from spark_log.metadata.state import State
+from spark_log.metadata.topics.schemas import schemas_of
 from spark_log.segment.value_read import ValueRead
 from spark_log.store.base import ObjectStore
 

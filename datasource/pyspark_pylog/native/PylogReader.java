@@ -28,6 +28,8 @@ import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Function;
 import java.util.zip.CRC32C;
+import java.util.zip.Deflater;
+import java.util.zip.DeflaterOutputStream;
 import net.jpountz.xxhash.XXHashFactory;
 import org.apache.arrow.flatbuf.BodyCompression;
 import org.apache.arrow.flatbuf.BodyCompressionMethod;
@@ -111,6 +113,17 @@ public final class PylogReader implements PylogSource.NativeReader {
   /** Tasks of this process of which Python has read a rest. */
   static final AtomicLong LEFT = new AtomicLong();
 
+  /**
+   * Bytes that Python is given in one call. Py4J would write a longer call in two parts, and TCP
+   * holds back the second one until the first one is acknowledged, which takes 40 ms.
+   */
+  private static final int PIECE = 6000;
+
+  /** A request of more pieces is given at once. */
+  private static final int PIECES_MAX = 64;
+
+  private static final AtomicLong REQUESTS = new AtomicLong();
+
   private final Function<Object, Object> python;
 
   PylogReader(Function<Object, Object> python) {
@@ -120,6 +133,11 @@ public final class PylogReader implements PylogSource.NativeReader {
   /** Called by Python, with a function that it keeps for the life of the session. */
   public static void install(Function<Object, Object> python) {
     PylogSource.setReader(new PylogReader(python));
+  }
+
+  /** The parts of an answer of Python. */
+  static List<byte[]> split(byte[] joined) throws IOException {
+    return Parts.split(joined);
   }
 
   /** How many tasks of this process Python has read, in whole or in part: for tests. */
@@ -200,13 +218,27 @@ public final class PylogReader implements PylogSource.NativeReader {
     }
     request.addAll(pickles);
     try {
-      byte[] answer = (byte[]) python.apply(Parts.joined(request));
+      byte[] answer = call(Parts.packed(request));
       return answer == null ? null : Parts.split(answer);
     } catch (Exception error) {
       NativeTask.LOG.info(
-          "pylog reads and writes with Python, which does not plan for this process: {}", error);
+          "pylog reads with Python, which does not plan for this process: {}", error);
       return null;
     }
+  }
+
+  /** Gives Python a request in pieces: each has the number of the request, and whether it ends. */
+  private byte[] call(byte[] request) {
+    long number = REQUESTS.incrementAndGet();
+    int size = request.length > PIECES_MAX * PIECE ? request.length : PIECE;
+    Object answer = null;
+    for (int at = 0; at < request.length; at += size) {
+      int end = Math.min(at + size, request.length);
+      ByteBuffer piece = ByteBuffer.allocate(Long.BYTES + 1 + end - at).putLong(number);
+      piece.put((byte) (end == request.length ? 1 : 0)).put(request, at, end - at);
+      answer = python.apply(piece.array());
+    }
+    return (byte[]) answer;
   }
 
   private static byte[] text(String text) {
@@ -218,14 +250,18 @@ public final class PylogReader implements PylogSource.NativeReader {
 final class Parts {
   private Parts() {}
 
-  static byte[] joined(List<byte[]> parts) throws IOException {
+  /** Compressed: pickles of tasks have much in common. */
+  static byte[] packed(List<byte[]> parts) throws IOException {
     ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-    DataOutputStream out = new DataOutputStream(bytes);
+    Deflater fast = new Deflater(Deflater.BEST_SPEED);
+    DataOutputStream out = new DataOutputStream(new DeflaterOutputStream(bytes, fast, 1 << 13));
     for (int i = 0; i < parts.size(); i++) {
       byte[] part = (byte[]) parts.get(i);
       out.writeInt(part.length);
       out.write(part);
     }
+    out.close();
+    fast.end();
     return bytes.toByteArray();
   }
 
@@ -1607,6 +1643,10 @@ final class RunSchema {
       return new Field(name, FieldType.nullable(new ArrowType.Null()), new ArrayList<Field>());
     }
     Field plain = isDictionary(field) ? values(field) : field;
+    if (type instanceof StringType && plain.getType().equals(BINARY) && !stored.startsWith(DATA)) {
+      // The bytes of a key or a value as text, without a check: as Spark's cast.
+      return new Field(name, FieldType.nullable(new ArrowType.Utf8()), plain.getChildren());
+    }
     boolean same = DataType.equalsIgnoreNullability(ArrowUtils.fromArrowField(plain), type);
     NotNative.check(same, "column " + stored + " has another type");
     return new Field(name, FieldType.nullable(plain.getType()), plain.getChildren());

@@ -163,6 +163,9 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
   public interface NativeWriter {
     /** A write of the same rows. */
     BatchWrite batch(BatchWrite python, LogicalWriteInfo info);
+
+    /** A write of the same rows of each micro-batch. */
+    StreamingWrite stream(StreamingWrite python, LogicalWriteInfo info);
   }
 }
 
@@ -464,7 +467,7 @@ final class PylogWriteBuilder implements SupportsTruncate, SupportsStreamingUpda
   }
 }
 
-/** A write whose batches are encoded in the JVM. */
+/** A write whose rows are encoded in the JVM. */
 final class PylogWrite implements Write {
   private final Write inner;
   private final PylogSource.NativeWriter writer;
@@ -488,7 +491,7 @@ final class PylogWrite implements Write {
 
   @Override
   public StreamingWrite toStreaming() {
-    return inner.toStreaming();
+    return writer.stream(inner.toStreaming(), info);
   }
 
   @Override

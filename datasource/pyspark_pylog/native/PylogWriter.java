@@ -19,13 +19,11 @@ import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.nio.file.attribute.FileAttribute;
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Random;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
-import java.util.function.Function;
 import java.util.zip.CRC32C;
 import net.jpountz.lz4.LZ4Compressor;
 import net.jpountz.lz4.LZ4Factory;
@@ -51,6 +49,8 @@ import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFactory;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.BinaryType;
@@ -80,15 +80,9 @@ public final class PylogWriter implements PylogSource.NativeWriter {
   /** Tasks of this process whose rows were all encoded here. */
   static final AtomicLong ENCODED = new AtomicLong();
 
-  private final PylogReader planner;
-
-  private PylogWriter(PylogReader planner) {
-    this.planner = planner;
-  }
-
-  /** Called by Python, with a function that it keeps for the life of the session. */
-  public static void install(Function<Object, Object> python) {
-    PylogSource.setWriter(new PylogWriter(new PylogReader(python)));
+  /** Called by Python when a session is registered. */
+  public static void install() {
+    PylogSource.setWriter(new PylogWriter());
   }
 
   /** How many tasks of this process were encoded here to their last row: for tests. */
@@ -101,8 +95,13 @@ public final class PylogWriter implements PylogSource.NativeWriter {
     return new NativeWrite(this, python, info);
   }
 
+  @Override
+  public StreamingWrite stream(StreamingWrite python, LogicalWriteInfo info) {
+    return new NativeStreamingWrite(this, python, info);
+  }
+
   /** The writers of the tasks; those of Python, if it writes this. */
-  DataWriterFactory factory(DataWriterFactory python, LogicalWriteInfo info) {
+  Object factory(Object python, LogicalWriteInfo info) {
     boolean known =
         python instanceof PythonBatchWriterFactory
             && ByteOrder.nativeOrder() == ByteOrder.LITTLE_ENDIAN
@@ -110,17 +109,17 @@ public final class PylogWriter implements PylogSource.NativeWriter {
     if (!known) {
       return python;
     }
-    byte[] function = ((PythonBatchWriterFactory) python).pickledWriteFunc();
-    List<byte[]> answer =
-        planner.ask(
-            "write", info.schema(), info.options(), null, Collections.singletonList(function));
-    if (answer == null) {
-      return python;
-    }
     try {
-      WriteRules rules = WriteRules.of(answer, info.schema());
+      byte[] function = ((PythonBatchWriterFactory) python).pickledWriteFunc();
+      WriteRules rules = WriteRules.in(function, info.schema());
+      if (rules == null) {
+        return python;
+      }
       PylogReader.ship(SparkContext.getOrCreate());
-      return new NativeWriterFactory(withColumns(python, rules.handedOver()), rules);
+      Object other = withColumns(python, rules.handedOver());
+      return python instanceof StreamingDataWriterFactory
+          ? (Object) new NativeStreamFactory((StreamingDataWriterFactory) other, rules)
+          : new NativeWriterFactory((DataWriterFactory) other, rules);
     } catch (Exception error) {
       PylogWriter.LOG.info("Python writes this: {}", error.toString());
       return python;
@@ -132,8 +131,7 @@ public final class PylogWriter implements PylogSource.NativeWriter {
   }
 
   /** Python's writers for other columns. Its constructor differs between versions of Spark. */
-  private static DataWriterFactory withColumns(DataWriterFactory python, StructType columns)
-      throws Exception {
+  private static Object withColumns(Object python, StructType columns) throws Exception {
     scala.Product parts = (scala.Product) python;
     Object[] given = new Object[parts.productArity()];
     for (int i = 0; i < given.length; i++) {
@@ -141,7 +139,7 @@ public final class PylogWriter implements PylogSource.NativeWriter {
       given[i] = part instanceof StructType ? columns : part;
     }
     Constructor<?> constructor = python.getClass().getConstructors()[0];
-    return (DataWriterFactory) constructor.newInstance(given);
+    return constructor.newInstance(given);
   }
 }
 
@@ -159,7 +157,7 @@ final class NativeWrite implements BatchWrite {
 
   @Override
   public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo physical) {
-    return writer.factory(python.createBatchWriterFactory(physical), info);
+    return (DataWriterFactory) writer.factory(python.createBatchWriterFactory(physical), info);
   }
 
   @Override
@@ -183,6 +181,40 @@ final class NativeWrite implements BatchWrite {
   }
 }
 
+/** A stream whose rows are encoded in the JVM. Python commits each micro-batch. */
+final class NativeStreamingWrite implements StreamingWrite {
+  private final PylogWriter writer;
+  private final StreamingWrite python;
+  private final LogicalWriteInfo info;
+
+  NativeStreamingWrite(PylogWriter writer, StreamingWrite python, LogicalWriteInfo info) {
+    this.writer = writer;
+    this.python = python;
+    this.info = info;
+  }
+
+  @Override
+  public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo physical) {
+    Object made = python.createStreamingWriterFactory(physical);
+    return (StreamingDataWriterFactory) writer.factory(made, info);
+  }
+
+  @Override
+  public boolean useCommitCoordinator() {
+    return python.useCommitCoordinator();
+  }
+
+  @Override
+  public void commit(long batch, WriterCommitMessage[] messages) {
+    python.commit(batch, messages);
+  }
+
+  @Override
+  public void abort(long batch, WriterCommitMessage[] messages) {
+    python.abort(batch, messages);
+  }
+}
+
 /** Makes the writers of tasks. */
 final class NativeWriterFactory implements DataWriterFactory {
   private static final long serialVersionUID = 1L;
@@ -198,6 +230,25 @@ final class NativeWriterFactory implements DataWriterFactory {
   @SuppressWarnings("unchecked")
   public DataWriter<InternalRow> createWriter(int partition, long task) {
     Object writer = new NativeWriter(python.createWriter(partition, task), rules);
+    return (DataWriter<InternalRow>) writer;
+  }
+}
+
+/** Makes the writers of the tasks of a micro-batch. */
+final class NativeStreamFactory implements StreamingDataWriterFactory {
+  private static final long serialVersionUID = 1L;
+  private final StreamingDataWriterFactory python;
+  private final WriteRules rules;
+
+  NativeStreamFactory(StreamingDataWriterFactory python, WriteRules rules) {
+    this.python = python;
+    this.rules = rules;
+  }
+
+  @Override
+  @SuppressWarnings("unchecked")
+  public DataWriter<InternalRow> createWriter(int partition, long task, long batch) {
+    Object writer = new NativeWriter(python.createWriter(partition, task, batch), rules);
     return (DataWriter<InternalRow>) writer;
   }
 }
@@ -304,13 +355,44 @@ final class WriteRules implements Serializable {
   final boolean isValueText;
   final boolean hasMillis;
 
-  static WriteRules of(List<byte[]> answer, StructType frame) throws IOException {
-    StructField[] written = new StructField[answer.size() - 1];
+  /** Before the rules in the pickle of Python's writer; their checksum and their length follow. */
+  private static final byte[] MARK = "pylog.write.rules".getBytes(StandardCharsets.UTF_8);
+
+  /** The rules in what Spark sends to tasks in Python; null if there are none. */
+  static WriteRules in(byte[] function, StructType frame) throws IOException {
+    int last = function.length - MARK.length - 8;
+    for (int at = 0; at <= last; at++) {
+      boolean isMark = Arrays.equals(function, at, at + MARK.length, MARK, 0, MARK.length);
+      byte[] joined = isMark ? checked(function, at + MARK.length) : null;
+      if (joined != null) {
+        return of(PylogReader.split(joined), frame);
+      }
+    }
+    return null;
+  }
+
+  /** The rules at a place; null if other bytes are there. */
+  private static byte[] checked(byte[] function, int at) {
+    ByteBuffer rest = ByteBuffer.wrap(function, at, function.length - at);
+    long expected = rest.getInt() & 0xffffffffL;
+    int length = rest.getInt();
+    if (length <= 0 || length > rest.remaining()) {
+      return null;
+    }
+    byte[] joined = new byte[length];
+    rest.get(joined);
+    CRC32C crc = new CRC32C();
+    crc.update(joined, 0, length);
+    return crc.getValue() == expected ? joined : null;
+  }
+
+  private static WriteRules of(List<byte[]> parts, StructType frame) throws IOException {
+    StructField[] written = new StructField[parts.size() - 1];
     for (int i = 0; i < written.length; i++) {
-      String name = new String((byte[]) answer.get(i + 1), StandardCharsets.UTF_8);
+      String name = new String((byte[]) parts.get(i + 1), StandardCharsets.UTF_8);
       written[i] = frame.fields()[frame.fieldIndex(name)];
     }
-    byte[] numbers = (byte[]) answer.get(0);
+    byte[] numbers = (byte[]) parts.get(0);
     return new WriteRules(
         new DataInputStream(new ByteArrayInputStream(numbers)), new StructType(written), frame);
   }
@@ -621,6 +703,12 @@ final class TaskRows {
 
   private static final int PARTITION_LEAST = 128 << 10;
 
+  /**
+   * A task of fewer than so many parts of what Spark sends to Python is small: a file of its rows
+   * costs more than it saves.
+   */
+  private static final int SMALL_PARTS = 10;
+
   /** Tasks of this process that encode. */
   private static final AtomicInteger RUNNING = new AtomicInteger();
 
@@ -696,12 +784,19 @@ final class TaskRows {
         return left(null, rows);
       }
     }
+    if (before == 0 && records.count < rules.checkedRows / SMALL_PARTS) {
+      return unencoded(records, null, rows);
+    }
     boolean known = encoder != null && check();
     RestRows rest = left(null, rows);
     if (known && !encoder.isFull) {
       PylogWriter.ENCODED.incrementAndGet();
     }
     return rest;
+  }
+
+  private RestRows unencoded(Records records, InternalRow row, Iterator<Object> rows) {
+    return new RestRows(rules, RestRows.head(0, false, "", new byte[0]), records, row, rows);
   }
 
   private RestRows left(InternalRow row, Iterator<Object> rows) throws IOException {
@@ -711,7 +806,7 @@ final class TaskRows {
     }
     records.count = checked;
     if (encoder == null) {
-      return new RestRows(rules, RestRows.head(0, false, "", new byte[0]), unchecked, row, rows);
+      return unencoded(unchecked, row, rows);
     }
     encode(true);
     before -= records.count;
@@ -855,8 +950,11 @@ final class BatchEncoder {
   private final WriteRules rules;
   private final ZstdCompressCtx zstd;
   private final Lz4Frame lz4;
-  private final File file;
-  private final OutputStream out;
+
+  /** Null until there is a batch. */
+  private File file;
+
+  private OutputStream out;
 
   /** The file could not be written: nothing else is encoded. */
   boolean isFull;
@@ -872,14 +970,17 @@ final class BatchEncoder {
   /** The body of a message. */
   private byte[] body = new byte[1 << 16];
 
-  @SuppressWarnings("rawtypes")
-  BatchEncoder(WriteRules rules) throws IOException {
+  BatchEncoder(WriteRules rules) {
     this.rules = rules;
     zstd = rules.codec == WriteRules.ZSTD ? new ZstdCompressCtx() : null;
     lz4 = rules.codec == WriteRules.LZ4 ? new Lz4Frame(rules.level) : null;
     if (zstd != null) {
       zstd.setLevel(rules.level);
     }
+  }
+
+  @SuppressWarnings("rawtypes")
+  private void open() throws IOException {
     SparkConf conf = new SparkConf().set("spark.local.dir", rules.folders);
     String folder = Utils.getLocalDir(conf);
     // Unlike a file of java.io.File, nobody else can read it.
@@ -972,6 +1073,9 @@ final class BatchEncoder {
     crc.update(head, 0, head.length);
     crc.update(body, 0, size);
     try {
+      if (out == null) {
+        open();
+      }
       out.write(head, 0, head.length);
       out.write(body, 0, size);
     } catch (IOException error) {
@@ -1070,8 +1174,11 @@ final class BatchEncoder {
     return ByteBuffer.allocate(bytes).order(ByteOrder.LITTLE_ENDIAN);
   }
 
-  /** The file, which is complete. */
+  /** The file, which is complete; empty if there is none. */
   String finish() throws IOException {
+    if (out == null) {
+      return "";
+    }
     out.close();
     return file.getPath();
   }
@@ -1084,6 +1191,9 @@ final class BatchEncoder {
   void close() {
     if (zstd != null) {
       zstd.close();
+    }
+    if (out == null) {
+      return;
     }
     try {
       out.close();

@@ -126,7 +126,7 @@ def _plan_in_this_process(spark: Any, *, writes: bool) -> None:
         callbacks.ensure_callback_server_started(gateway)
         getattr(jvm, READER).install(NativePlanner())
         if writes:
-            getattr(jvm, WRITER).install(NativePlanner())
+            getattr(jvm, WRITER).install()
     except Exception as error:  # noqa: BLE001  of any kind: a platform may not allow callbacks
         logger.info("pylog reads with Python here, as Spark cannot call this process: %s", error)
     properties.setProperty(DRIVER, driver)

@@ -13,6 +13,7 @@ import logging
 import pickle
 import struct
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,8 +23,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from pyspark_pylog.native.write_plan import planned_write
-from pyspark_pylog.open_log import kept_journal
+from pyspark_pylog.log.open_log import kept_journal
 from pyspark_pylog.options.parse import Location, ReadOptions, read_options
 from pyspark_pylog.source.data_columns import DataColumns, names_of
 from pyspark_pylog.source.native_task import PinnedTask
@@ -32,11 +32,11 @@ from pyspark_pylog.source.read_columns import STORED, arrow_schema
 from pyspark_pylog.source.read_task import PinnedQuery, ReadTask
 from pyspark_pylog.source.task_erasures import LOOK_MS
 from spark_log.client.open_journal import storage_url
-from spark_log.client.reading.plan import SliceRead
+from spark_log.client.reader.plan import SliceRead
 from spark_log.conditions import Window
-from spark_log.journal.broker_roots import OTHER_SOURCE_MS, sources_of
-from spark_log.journal.read_failover import BoundedStore
 from spark_log.model import APPEND_TIME
+from spark_log.roots.broker_roots import OTHER_SOURCE_MS, sources_of
+from spark_log.roots.read_failover import BoundedStore
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import SCHEME
 
@@ -49,6 +49,8 @@ LONGEST = 2**31 - 64
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 FILE = "file://"
 _LENGTH = struct.Struct(">i")
+PIECE = struct.Struct(">q?")
+"""The number of a request, and whether it ends."""
 HEAD = struct.Struct(">qq")
 READ = struct.Struct(">iqqqqqiqiiqqqqq")
 """`SliceRead` of Java, after its texts."""
@@ -61,27 +63,40 @@ class PythonReads(Exception):
 class NativePlanner:
     """A `java.util.function.Function` from requests to answers, which are bytes; None: Python reads."""
 
-    def apply(self, request: bytes) -> bytes | None:
-        """Answer a request.  Never raises."""
+    def __init__(self) -> None:
+        self._pieces: dict[int, list[bytes]] = {}
+        """By the number of a request that is not complete."""
+
+    def apply(self, piece: bytes) -> bytes | None:
+        """Answer a request with its last piece.  Never raises."""
         try:
-            what, schema, query, *rest = map(bytes, _split(bytes(request)))
-            if what == b"write":
-                return _joined(planned_write(rest[-1]))
-            count = 2 * int(rest.pop(0))
-            names = [text.decode() for text in rest[:count]]
-            streaming = what.endswith(b"stream")
-            options = _options(tuple(zip(names[::2], names[1::2], strict=True)), schema.decode(), streaming)
-            tasks = [pickle.loads(task) for task in rest[count:]]
-            parts = planned(options, schema.decode(), query.decode(), tasks) if what.startswith(b"plan") else []
+            request = self._complete(piece)
+            return None if request is None else _answer(request)
         except Exception as error:  # noqa: BLE001  of any kind: Python's tasks will meet it, too
             logger.debug("this is left to Python: %s", error)
             return None
-        return _joined(parts)
+
+    def _complete(self, piece: bytes) -> bytes | None:
+        number, is_last = PIECE.unpack_from(piece)
+        pieces = self._pieces.setdefault(number, [])
+        pieces.append(piece[PIECE.size :])
+        return zlib.decompress(b"".join(self._pieces.pop(number))) if is_last else None
 
     class Java:
         """The interface, for Py4J."""
 
         implements = ("java.util.function.Function",)
+
+
+def _answer(request: bytes) -> bytes:
+    """Raises whatever keeps Java from it."""
+    what, schema, query, *rest = _split(request)
+    count = 2 * int(rest.pop(0))
+    names = [text.decode() for text in rest[:count]]
+    streaming = what.endswith(b"stream")
+    options = _options(tuple(zip(names[::2], names[1::2], strict=True)), schema.decode(), streaming)
+    tasks = [pickle.loads(task) for task in rest[count:]]
+    return _joined(planned(options, schema.decode(), query.decode(), tasks) if what.startswith(b"plan") else [])
 
 
 def _joined(parts: Sequence[bytes]) -> bytes:
@@ -102,8 +117,6 @@ def _options(options: tuple[tuple[str, str], ...], schema: str, streaming: bool)
     columns = _columns(schema)
     if strict := [field.name for field in columns if not field.nullable]:
         raise PythonReads(f"column {strict[0]} is NOT NULL")
-    if texts := [field.name for field in columns if field.name in STORED and pa.types.is_string(field.type)]:
-        raise PythonReads(f"column {texts[0]} is text")
     parsed = read_options({name.lower(): value for name, value in options}, streaming=streaming)
     if parsed.latest or parsed.of_progress or (parsed.value_format == "json" and "value" in columns.names):
         raise PythonReads("its records are not those of slices")

@@ -1,21 +1,30 @@
-"""Plans for `PylogWriter.java`, in the driver's Python: the rules by which its tasks encode rows.
+"""The rules by which the tasks of `PylogWriter.java` encode rows.
 
-Spark's writer in Python has checked the frame, has created the topic and drawn the upload epoch before Java asks.
+Spark's writer in Python has them as one byte string, which Java finds in the pickle that Spark sends to its tasks.  So
+a micro-batch needs no request, and rules are always those of its writer.
 """
 
 from __future__ import annotations
 
-import inspect
-import pickle
+import logging
 import struct
+from collections.abc import Mapping, Sequence
 
-from pyspark_pylog.sink.writer import Begun, LogWriter
-from spark_log.client.producing.topic_rules import TopicSpec, TopicTable
+from crc32c import crc32c
+
+from pyspark_pylog.options.parse import WriteOptions
+from spark_log.client.producer.topic_rules import TopicSpec, TopicTable
 from spark_log.segment.compression import Compression
 from spark_log.segment.partitioners import STICKY_BATCH_BYTES
 from spark_log.segment.row_sorter import HELD_BYTES
 from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS
 
+logger = logging.getLogger("spark_log")
+
+MARK = b"pylog.write.rules"
+_LENGTH = struct.Struct(">i")
+_CHECK = struct.Struct(">Ii")
+"""After the mark: the checksum of the rules, and their length."""
 COLUMNS = frozenset(("topic", "key", "value", "partition", "timestamp"))
 """The columns that Java takes."""
 PARTITIONERS = {"default": 0, "murmur2": 0, "sticky": 1, "round-robin": 2}
@@ -32,13 +41,33 @@ class PythonWrites(Exception):
     """Why Java does not encode the rows of a write."""
 
 
-def planned_write(function: bytes) -> list[bytes]:
-    """The rules of a write for Java, and the names of its columns.  Raises PythonWrites.
+def write_rules(
+    options: WriteOptions, columns: Sequence[str], specs: Mapping[str, TopicSpec], *, has_data: bool
+) -> bytes:
+    """The rules of a write, with the names of its columns; empty if Python writes its rows.
 
-    function:  what Spark sends to its tasks in Python: a pickle.
+    has_data:  the frame has data columns.
     """
-    begun = _begun(function)
-    spec, codec = _checked(begun)
+    try:
+        parts = _rules(options, columns, specs, has_data=has_data)
+    except PythonWrites as why:
+        logger.debug("Python encodes the rows: %s", why)
+        return b""
+    joined = b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+    return MARK + _CHECK.pack(crc32c(joined), len(joined)) + joined
+
+
+def _rules(
+    options: WriteOptions, columns: Sequence[str], specs: Mapping[str, TopicSpec], *, has_data: bool
+) -> list[bytes]:
+    if options.topic is None or has_data or options.beside:
+        raise PythonWrites("they have data columns, or name their topics")
+    if not COLUMNS.issuperset(columns):
+        raise PythonWrites("they have headers")
+    if options.partitioner not in PARTITIONERS:
+        raise PythonWrites(f"the partitioner {options.partitioner} is a class of Python")
+    spec = specs[options.topic]
+    codec = _codec(spec, options)
     table = TopicTable((spec,))
     rules = RULES.pack(
         CODECS[codec.codec],
@@ -46,7 +75,7 @@ def planned_write(function: bytes) -> list[bytes]:
         spec.partitions,
         min(spec.max_message_bytes, RECORD_MAX),
         spec.compacted,
-        PARTITIONERS[begun.options.partitioner],
+        PARTITIONERS[options.partitioner],
         STICKY_BATCH_BYTES,
         int(table.before_max_ms[0]),
         int(table.after_max_ms[0]),
@@ -54,30 +83,13 @@ def planned_write(function: bytes) -> list[bytes]:
         BATCH_BYTES,
         HELD_BYTES,
     )
-    return [rules, *(name.encode() for name in begun.columns)]
+    return [rules, *(name.encode() for name in columns)]
 
 
-def _begun(function: bytes) -> Begun:
-    task, _ = pickle.loads(function)
-    writer = inspect.getclosurevars(task).nonlocals["writer"]
-    if not isinstance(writer, LogWriter):
-        raise PythonWrites("it is another writer")
-    return writer.begun
-
-
-def _checked(begun: Begun) -> tuple[TopicSpec, Compression]:
-    """The topic of a write, and its compression.  Raises PythonWrites for what Java does not know."""
-    options = begun.options
-    if options.topic is None or begun.typed is not None or options.beside:
-        raise PythonWrites("its rows have data columns, or name their topics")
-    if not COLUMNS.issuperset(begun.columns):
-        raise PythonWrites("its rows have headers")
-    if options.partitioner not in PARTITIONERS:
-        raise PythonWrites(f"the partitioner {options.partitioner} is a class of Python")
-    spec = begun.specs[options.topic]
+def _codec(spec: TopicSpec, options: WriteOptions) -> Compression:
     codec = spec.compression.of_writer(options.compression)
     if codec.codec not in CODECS:
-        raise PythonWrites("its bytes are not compressed, and would be copied more often")
+        raise PythonWrites("their bytes are not compressed, and would be copied more often")
     if spec.schema is not None or spec.sort_columns:
         raise PythonWrites("the topic has a schema or sorts its rows")
-    return spec, codec
+    return codec

@@ -9,7 +9,7 @@ from pyspark_pylog.options.start_and_end import ReadBounds
 from pyspark_pylog.options.values import DIGITS_MAX, Options, positive, whole
 from spark_log.errors import InvalidRequest
 from spark_log.groups.member_share import MEMBERS_MAX, Share
-from spark_log.net.address import is_coordinator
+from spark_log.http.address import is_coordinator
 from spark_log.text import is_name
 
 

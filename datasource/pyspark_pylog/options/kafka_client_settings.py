@@ -51,75 +51,38 @@ REFUSED = (
 """In the order of the checks of Kafka's connector."""
 
 WITHOUT_EFFECT = {
-    "there are no connections to brokers": (
-        "client.dns.lookup",
-        "client.id",
-        "client.rack",
-        "config.providers",
-        "connections.max.idle.ms",
-        "default.api.timeout.ms",
-        "metadata.max.age.ms",
-        "metadata.max.idle.ms",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
-        "receive.buffer.bytes",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "request.timeout.ms",
-        "retry.backoff.max.ms",
-        "retry.backoff.ms",
-        "send.buffer.bytes",
-        "socket.connection.setup.timeout.max.ms",
-        "socket.connection.setup.timeout.ms",
-    ),
-    "there are no fetches from brokers": (
-        "check.crcs",
-        "fetch.max.bytes",
-        "fetch.max.wait.ms",
-        "fetch.min.bytes",
-        "max.partition.fetch.bytes",
-        "max.poll.interval.ms",
-        "max.poll.records",
-    ),
-    "tasks join no consumer group, and a read creates no topic": (
-        "allow.auto.create.topics",
-        "auto.commit.interval.ms",
-        "exclude.internal.topics",
-        "group.instance.id",
-        "group.protocol",
-        "group.remote.assignor",
-        "heartbeat.interval.ms",
-        "partition.assignment.strategy",
-        "session.timeout.ms",
-        "share.acknowledgement.mode",
-    ),
-    "a query's progress is in its checkpoint, and with the option group.id also in a consumer group": ("group.id",),
-    "tasks write objects to the storage, and send no requests to brokers": (
-        "batch.size",
-        "buffer.memory",
-        "delivery.timeout.ms",
-        "linger.ms",
-        "max.block.ms",
-        "max.in.flight.requests.per.connection",
-        "partitioner.adaptive.partitioning.enable",
-        "partitioner.availability.timeout.ms",
-        "retries",
-        "transaction.timeout.ms",
-        "transaction.two.phase.commit.enable",
-    ),
-    "configs of the topic set the levels of zstd and lz4": (
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
-    ),
-    "no Kafka client runs that could report metrics": (
-        "auto.include.jmx.reporter",
-        "enable.metrics.push",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-    ),
+    why: names.split()
+    for why, names in {
+        "there are no connections to brokers": """
+            client.dns.lookup client.id client.rack config.providers connections.max.idle.ms default.api.timeout.ms
+            metadata.max.age.ms metadata.max.idle.ms metadata.recovery.rebootstrap.trigger.ms
+            metadata.recovery.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms
+            request.timeout.ms retry.backoff.max.ms retry.backoff.ms send.buffer.bytes
+            socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+        """,
+        "there are no fetches from brokers": """
+            check.crcs fetch.max.bytes fetch.max.wait.ms fetch.min.bytes max.partition.fetch.bytes
+            max.poll.interval.ms max.poll.records
+        """,
+        "tasks join no consumer group, and a read creates no topic": """
+            allow.auto.create.topics auto.commit.interval.ms exclude.internal.topics group.instance.id
+            group.protocol group.remote.assignor heartbeat.interval.ms partition.assignment.strategy
+            session.timeout.ms share.acknowledgement.mode
+        """,
+        "a query's progress is in its checkpoint, and with the option group.id also in a consumer group": "group.id",
+        "tasks write objects to the storage, and send no requests to brokers": """
+            batch.size buffer.memory delivery.timeout.ms linger.ms max.block.ms
+            max.in.flight.requests.per.connection partitioner.adaptive.partitioning.enable
+            partitioner.availability.timeout.ms retries transaction.timeout.ms transaction.two.phase.commit.enable
+        """,
+        "configs of the topic set the levels of zstd and lz4": """
+            compression.gzip.level compression.lz4.level compression.zstd.level
+        """,
+        "no Kafka client runs that could report metrics": """
+            auto.include.jmx.reporter enable.metrics.push metric.reporters metrics.num.samples
+            metrics.recording.level metrics.sample.window.ms
+        """,
+    }.items()
 }
 """Reason -> settings without effect: they are accepted, and named in one warning."""
 

@@ -29,13 +29,13 @@ from pyspark_pylog.options.values import Options, duration_ms, flag, one_of, pos
 from pyspark_pylog.options.where_condition import condition_of
 from spark_log.client.open_journal import given_token
 from spark_log.conditions import Condition
+from spark_log.configs.topic_names import check_topic_name
 from spark_log.errors import InvalidRequest
 from spark_log.groups.member_share import Share
+from spark_log.http.address import is_coordinator
 from spark_log.model import ACKS_ALL, ACKS_LEADER, PROGRESS_TOPIC, TopicPartition
-from spark_log.net.address import is_coordinator
 from spark_log.positions import Earliest, Latest
 from spark_log.segment.compression import COMPRESSIONS
-from spark_log.topic_names import check_topic_name
 
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
 OF_OBJECTS = (
@@ -160,6 +160,8 @@ class WriteOptions:
     key_column: str
     """The column with the key, if the user names it; as `timestamp_column`."""
     timestamp_column: str
+    create: bool
+    """Create the log if the URL has none."""
     beside: bool
     """The frame has rows for other topics beside its typed ones (`sink/other_topics.py`)."""
     notes: tuple[str, ...]
@@ -413,6 +415,7 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         value_columns=_names(options, "value.columns"),
         key_column=_name(options, "key.column") or "",
         timestamp_column=_name(options, "timestamp.column") or "",
+        create=flag(options, "create", True),
         beside=flag(options, "pylog.beside", False),
         notes=(*notes, *_write_notes(options)),
     )

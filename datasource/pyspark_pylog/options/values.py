@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from pyspark_pylog.options.option_table import spelt
-from spark_log.config_types import UNITS_BYTES
+from spark_log.configs.config_types import UNITS_BYTES
 from spark_log.errors import InvalidRequest
 
 Options = Mapping[str, str]

@@ -1,1 +1,1 @@
-"""Progress of queries: published to groups, and as metrics."""
+"""Progress of queries: their offsets as Spark stores them, published to groups, and as metrics."""

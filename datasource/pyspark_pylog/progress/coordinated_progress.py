@@ -16,16 +16,16 @@ from typing import Any
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.progress.group_publisher import SESSION_MS, GroupProgress, entries_at, is_ahead, within
-from pyspark_pylog.source.offset_format import Offset, offset_at
-from spark_log.client.consuming.group_member import SharedMembership
-from spark_log.client.consuming.member_settings import MemberSettings
+from pyspark_pylog.progress.offset_format import Offset, offset_at
+from spark_log.client.consumer.group_member import SharedMembership
+from spark_log.client.consumer.member_settings import MemberSettings
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups.assignors import make_assignor
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import OffsetEntry
 from spark_log.metadata.state import GroupState, State
 from spark_log.model import TopicPartition
-from spark_log.net.client import HttpLink
+from spark_log.rpc.client import HttpLink
 
 BATCH_MS_MAX = 1_800_000
 """Kafka's max.poll.interval.ms: a query in a batch that takes longer loses its partitions."""

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyspark_pylog.source.loss import TRIMMED, Loss, report
-from pyspark_pylog.source.offset_format import Offset
-from spark_log.client.consuming.membership import Membership, SessionRequest
+from pyspark_pylog.progress.loss import TRIMMED, Loss, report
+from pyspark_pylog.progress.offset_format import Offset
+from spark_log.client.consumer.membership import Membership, SessionRequest
 from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
 from spark_log.groups.member_share import Share
 from spark_log.journal.journal import Journal
-from spark_log.metadata.group_commands import CommitOffsets
+from spark_log.metadata.groups.group_commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import GroupPosition, GroupState, MemberSession, State, TopicKey
 from spark_log.model import TopicPartition
@@ -181,7 +181,7 @@ class Publisher(threading.Thread):
 
     def hand_over(self, at: Offset) -> None:
         """Publish this instead of earlier unpublished positions.  Raises IllegalGeneration if the group was taken."""
-        if self._membership.lost(self._journal.state):
+        if self._membership.lost(state := self._journal.state) and not self._membership.lost_by_restore(state):
             raise self._taken()
         with self._changed:
             self._raise()
@@ -210,7 +210,7 @@ class Publisher(threading.Thread):
         while self._next():
             at = self._wanted
             try:
-                self._step(at)
+                self._step_as_member(at)
             except IllegalGeneration:
                 self._error = self._taken()
             except SparkLogError as error:
@@ -227,6 +227,16 @@ class Publisher(threading.Thread):
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._wanted is not self._tried, self._sign_s)
             return not self._closed
+
+    def _step_as_member(self, at: Offset | None) -> None:
+        """Join again if the log was restored from a copy of before the join.  Raises IllegalGeneration, GroupInUse."""
+        try:
+            self._step(at)
+        except IllegalGeneration:
+            if not self._membership.lost_by_restore(self._journal.state):
+                raise
+            self._membership.join()
+            self._step(at)
 
     def _step(self, at: Offset | None) -> None:
         if at is None or at is self._published:

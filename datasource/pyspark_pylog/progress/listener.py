@@ -12,13 +12,13 @@ import logging
 import os
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_pylog.progress.openmetrics import QueryMetrics, openmetrics, parse_batch
-from spark_log.clock import Clock, SystemClock
 from spark_log.errors import InvalidRequest
+from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.text import type_of
 
 if TYPE_CHECKING:
@@ -64,40 +64,29 @@ class MetricsListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  Spark's name
         progress = json.loads(event.progress.json)
-        with self._lock:
-            query = self._heard_of(progress["id"], progress["runId"], progress["name"] or "")
-            if query is not None:
-                self._queries[query.id] = replace(query, seen_ms=self._clock.now_ms(), batch=parse_batch(progress))
-                self._write()
+        self._update(progress["id"], progress["runId"], progress["name"] or "", batch=parse_batch(progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  Spark's name
-        with self._lock:
-            query = self._heard_of(str(event.id), str(event.runId), "")
-            if query is not None:
-                self._queries[query.id] = replace(query, seen_ms=self._clock.now_ms())
-                self._write()
+        self._update(str(event.id), str(event.runId))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  Spark's name
-        with self._lock:
-            query = self._heard_of(str(event.id), str(event.runId), "")
-            if query is not None:
-                del self._queries[query.id]
-                ended = replace(query, seen_ms=self._clock.now_ms(), active=False, failed=event.exception is not None)
-                self._queries[query.id] = ended
-                self._forget()
-                self._write()
+        self._update(str(event.id), str(event.runId), active=False, failed=event.exception is not None)
 
-    def _heard_of(self, query_id: str, run_id: str, name: str) -> QueryMetrics | None:
-        """The query of an event: a new one if it started before the listener was added; None for an earlier run.
+    def _update(self, query_id: str, run_id: str, name: str = "", **values: Any) -> None:
+        """Set values of the query of an event, which is a new one if it started before the listener was added.
 
-        Spark reports a start synchronously, and everything else later.
+        Spark reports a start synchronously, and everything else later: events of an earlier run are left out.
         """
-        known = self._queries.get(query_id)
-        if known is None:
-            known = self._queries[query_id] = QueryMetrics(
-                id=query_id, run_id=run_id, name=name, seen_ms=self._clock.now_ms()
-            )
-        return known if known.run_id == run_id else None
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            query = self._queries.get(query_id) or QueryMetrics(id=query_id, run_id=run_id, name=name, seen_ms=now_ms)
+            if query.run_id != run_id:
+                return
+            if not values.get("active", True):
+                self._queries.pop(query_id, None)  # the end decides the order of ended ones
+            self._queries[query_id] = replace(query, seen_ms=now_ms, **values)
+            self._forget()
+            self._write()
 
     def _forget(self) -> None:
         ended = [query.id for query in self._queries.values() if not query.active]

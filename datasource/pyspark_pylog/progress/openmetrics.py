@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pyspark_pylog.source.offset_format import TOPICS, Offset, parse_offset
+from pyspark_pylog.progress.offset_format import TOPICS, Offset, parse_offset
 from spark_log.model import TopicPartition
 from spark_log.positions import parse_timestamp_ms
 from spark_log.text import label_value

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_pylog.planned_log import PlannedLog
+from pyspark_pylog.log.planned_log import PlannedLog
+from pyspark_pylog.log.task_metadata import newest_journal
 from pyspark_pylog.sink.write_columns import BatchPiece
-from pyspark_pylog.task_metadata import newest_journal
-from spark_log.client.producing.topic_rules import (
+from spark_log.client.producer.topic_rules import (
     Fault,
     Numbers,
     TopicRows,
@@ -27,15 +27,15 @@ from spark_log.client.producing.topic_rules import (
     take_rows,
 )
 from spark_log.client.topic_creation import auto_creates, ensure_topic, no_such_topic
+from spark_log.configs.topic_names import check_topic_name
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.segment.few_values import array_from
+from spark_log.segment.arrays.few_values import array_from
+from spark_log.segment.arrays.numpy_arrays import array_of, numbers_or
 from spark_log.segment.json_values import as_json
-from spark_log.segment.numpy_arrays import array_of, numbers_or
 from spark_log.segment.record_columns import Rows, header_counts
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 from spark_log.text import counted
-from spark_log.topic_names import check_topic_name
 
 KEY_MAX = 100
 """Bytes of a key in a message, at most."""

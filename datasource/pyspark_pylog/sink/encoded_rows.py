@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from spark_log.client.producing.topic_rules import TopicSpec
-from spark_log.client.producing.upload import Uploader
+from spark_log.client.producer.topic_rules import TopicSpec
+from spark_log.client.producer.upload import Uploader
 from spark_log.errors import InvalidRecord, StorageError
 from spark_log.segment.writer import EncodedRows
 

@@ -15,11 +15,11 @@ import logging
 from hashlib import blake2b
 
 from pyspark_pylog.driver_log import notice
-from pyspark_pylog.open_log import kept_journal, root_of
+from pyspark_pylog.log.open_log import kept_journal, root_of
 from pyspark_pylog.options.parse import WriteOptions
 from pyspark_pylog.sink.source_offsets import checkpoint_store
 from spark_log.client.open_journal import identity_of
-from spark_log.client.producing.commit import Identity
+from spark_log.client.producer.commit import Identity
 from spark_log.errors import NoLog, ObjectNotFound, SequenceConflict, SparkLogError, WrongRoot
 from spark_log.journal.journal import Journal
 from spark_log.metadata.restores import history_of
@@ -31,9 +31,11 @@ _known: dict[tuple[str, str], str] = {}
 def journal_to_write(options: WriteOptions, *, create: bool = True) -> Journal:
     """The log of a write, as `kept_journal` returns it.
 
-    create:  create the log if there is none, unless it is that of a query which has written to it before.
+    create:  create the log if there is none and the options allow it, unless it is that of a query which has written
+             to it before.
     Raises NoLog, and WrongRoot if there is another log than that of the query.
     """
+    create = create and options.create
     if options.checkpoint is None:
         return kept_journal(options.location, create=create)
     url, checkpoint = options.location.url, options.checkpoint

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import Location
-from pyspark_pylog.source.offset_format import HISTORY, LOG, STARTS, TOPICS
+from pyspark_pylog.progress.offset_format import HISTORY, LOG, STARTS, TOPICS
 from spark_log.errors import SparkLogError
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store

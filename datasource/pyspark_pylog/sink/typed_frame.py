@@ -15,11 +15,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_pylog.options.parse import WriteOptions
 from pyspark_pylog.sink.write_columns import BYTES, BatchPiece, check_type, with_keys, written_columns
-from spark_log.client.producing.topic_rules import TopicSpec
+from spark_log.client.producer.topic_rules import TopicSpec
+from spark_log.configs.settings import topic_config
 from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide.topics import topic_named
-from spark_log.metadata.schemas import schema_of
+from spark_log.metadata.topics.decide_topics import topic_named
+from spark_log.metadata.topics.schemas import schema_of
 from spark_log.schema.arrow_types import all_nullable
 from spark_log.schema.column_configs import check_column_configs
 from spark_log.schema.ddl import to_ddl
@@ -28,7 +29,6 @@ from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.segment.frame_columns import ColumnNames, data_columns, layout_of
 from spark_log.segment.record_columns import wrong_keys
 from spark_log.segment.typed_rows import sifted
-from spark_log.settings import topic_config
 
 FIRST = 1
 """The version of a topic's first schema."""
@@ -73,12 +73,9 @@ def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> T
     schema, is_first = _schema(journal, frame, columns, topic, names)
     for role, name in layout_of(columns.names, schema, names, topic).roles.items():
         check_type(role, frame[name])
-    sifted(_no_rows(columns), schema, now_us=0, names=names, topic=topic)
+    no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in columns], schema=columns)
+    sifted(no_rows, schema, now_us=0, names=names, topic=topic)
     return TypedFrame(topic, schema, names, is_first)
-
-
-def _no_rows(columns: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in columns], schema=columns)
 
 
 def _schema(

@@ -25,14 +25,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import planned_log
+from pyspark_pylog.log.open_log import planned_log
+from pyspark_pylog.log.planned_log import PlannedLog
+from pyspark_pylog.log.task_metadata import journal_since, newest_journal
+from pyspark_pylog.native.write_plan import write_rules
 from pyspark_pylog.options.parse import WriteOptions, write_options
 from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
-from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import Topics, letters, refusal, sift
 from pyspark_pylog.sink.encoded_rows import check_no_encoded, take_encoded
-from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
+from pyspark_pylog.sink.exactly_once import OnceOnly
 from pyspark_pylog.sink.log_of_query import journal_to_write
 from pyspark_pylog.sink.other_topics import split, typed_part
 from pyspark_pylog.sink.typed_frame import (
@@ -45,21 +47,21 @@ from pyspark_pylog.sink.typed_frame import (
     typed_pieces,
 )
 from pyspark_pylog.sink.write_columns import BatchPiece, pieces, written_columns
-from pyspark_pylog.task_metadata import journal_since, newest_journal
 from pyspark_pylog.worker_process import prepare_process
-from spark_log.client.producing.commit import PlainProducer
-from spark_log.client.producing.pending_copies import wait_for_copies
-from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, specs_of, topic_spec
-from spark_log.client.producing.upload import Uploaded, Uploader
+from spark_log.client.producer.commit import PlainProducer
+from spark_log.client.producer.pending_copies import wait_for_copies
+from spark_log.client.producer.topic_rules import TopicRows, TopicSpec, specs_of, topic_spec
+from spark_log.client.producer.upload import Uploaded, Uploader
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic, set_first_schema
-from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import upload_epoch
-from spark_log.journal.replica_puts import ReplicaPuts
-from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.replicas import Targets, targets_of
+from spark_log.metadata.commits.decide_commits import Committed
+from spark_log.metadata.replicas.replicas import Targets, targets_of
 from spark_log.metadata.restores import history_of
+from spark_log.metadata.set_backs import Lineage
+from spark_log.roots.replica_puts import ReplicaPuts
+from spark_log.runtime.clock import SystemClock
+from spark_log.store.object_names import upload_epoch
 from spark_log.text import counted
 
 logger = logging.getLogger("spark_log")
@@ -181,7 +183,7 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
             compression=options.compression,
             replicas=ReplicaPuts(roots, begun.targets.__getitem__, partial(_newest_targets, begun), SystemClock()),
             sort=True,
-            history=begun.history,
+            lineage=Lineage(begun.history, None),
             tag=begun.tag,
         )
         try:
@@ -234,14 +236,20 @@ def _pieces(begun: Begun, batch: pa.RecordBatch, now_ms: int) -> Iterator[BatchP
         yield from typed_pieces(begun.typed, batch, now_ms)
 
 
-class LogWriter(DataSourceArrowWriter):
-    """A batch write: all rows, or none."""
+class _Writer(DataSourceArrowWriter):
+    """A write, as the driver has begun it."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun = begun
+        self.rules = write_rules(begun.options, begun.columns, begun.specs, has_data=begun.typed is not None)
+        """For tasks that encode rows in the JVM, which find them in the pickle of this writer."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return _write(self.begun, iterator)
+
+
+class LogWriter(_Writer):
+    """A batch write: all rows, or none."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with plain_errors():
@@ -253,30 +261,25 @@ class LogWriter(DataSourceArrowWriter):
                 return
             uploads = [message.uploaded for message in done]
             options, epoch = self.begun.options, self.begun.log.version
+            write = OnceOnly(journal, options, epoch, uploads)
             committed: Committed | None
             if options.txn_version is None:
                 committed = PlainProducer(journal).commit(epoch, uploads, acks=options.acks)
                 wait_for_copies(journal)  # Spark may end this process, as below
             elif options.txn_from_query:
                 query = options.query_id or next((message.query_id for message in done if message.query_id), None)
-                committed = commit_sink_batch(journal, options, query, epoch, uploads)
+                committed = write.commit_sink_batch(query)
             else:
-                committed = commit_version(journal, options, done[0].batch_id, epoch, uploads)
+                committed = write.commit_version(done[0].batch_id)
             _tell(self.begun, done, committed)
-            journal.finish_upkeep()  # Spark may end this process with `os._exit`
+            journal.finish_maintenance()  # Spark may end this process with `os._exit`
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing to undo: uncommitted objects are invisible.  Spark also calls it after a commit that raised."""
 
 
-class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+class LogStreamWriter(_Writer, DataSourceStreamWriter):
     """One micro-batch of a stream, applied once, however often Spark runs it."""
-
-    def __init__(self, begun: Begun) -> None:
-        self.begun = begun
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self.begun, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's names
         with plain_errors():
@@ -284,16 +287,12 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             done = [message for message in _done(messages) if message.uploaded.slices]
             if not done:
                 return
-            options, uploads = self.begun.options, [message.uploaded for message in done]
             # Spark creates a writer in the process that commits, so the log was read just before.
-            journal, epoch = journal_since(self.begun.log), self.begun_epoch(done)
-            committed = commit_stream_batch(journal, options, done[0].query_id, batchId, epoch, uploads)
-            _tell(self.begun, done, committed)
-            journal.finish_upkeep()  # as for a batch
-
-    def begun_epoch(self, done: Sequence[TaskWritten]) -> int:
-        """The upload epoch of the tasks: the sink's commit runs in another process, with another writer."""
-        return min(epoch_of_upload(message.uploaded) for message in done)
+            journal, uploads = journal_since(self.begun.log), [message.uploaded for message in done]
+            # The epoch is that of the tasks: they had a writer in another process.
+            write = OnceOnly(journal, self.begun.options, min(map(epoch_of_upload, uploads)), uploads)
+            _tell(self.begun, done, write.commit_stream_batch(done[0].query_id, batchId))
+            journal.finish_maintenance()  # as for a batch
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's names
         """Nothing to undo, as for a batch."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_pylog.open_log import journal_to_read, planned_log
+from pyspark_pylog.log.open_log import journal_to_read, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.source.data_columns import DataColumns, planned_data, value_of, where_of
@@ -20,7 +20,7 @@ from pyspark_pylog.source.growth import basis_of, ends_with_groups
 from pyspark_pylog.source.native_task import ErasureLook, PinnedTask, read_rest
 from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import query_of_task
-from pyspark_pylog.source.ranges import batch_ranges, is_fixed, is_open
+from pyspark_pylog.source.ranges import batch_ranges, replanned
 from pyspark_pylog.source.read_task import PinnedQuery, ReadTask, read_pinned
 from pyspark_pylog.source.splits import (
     cores,
@@ -31,12 +31,10 @@ from pyspark_pylog.source.splits import (
     task_bytes,
 )
 from pyspark_pylog.worker_process import prepare_process
-from spark_log.client.reading.plan import OffsetRange, SliceRead
-from spark_log.client.reading.prune import cut, plan_matching, spans
-from spark_log.client.reading.typed import check_typed
-from spark_log.errors import DataLoss, UnknownTopicOrPartition
+from spark_log.client.reader.plan import OffsetRange, SliceRead
+from spark_log.client.reader.prune import cut, plan_matching, spans
+from spark_log.client.reader.typed import check_typed
 from spark_log.journal.journal import Journal
-from spark_log.model import TopicPartition
 
 
 def deal_out(reads: Sequence[SliceRead], options: ReadOptions) -> list[list[SliceRead]]:
@@ -65,7 +63,7 @@ class LogReader(PlannedReader):
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_to_read(self.options.location)
         state = journal.state  # the plan is of this one or a later one
-        ranges, reads, data = self._plan(journal)
+        ranges, reads, data = replanned(lambda: self._plan(journal), lambda: journal.state)
         check_typed(journal.state, reads, value_of(data))
         dealt, log = deal_out(reads, self.options), planned_log(self.options.location, journal, state)
         if self._ends_early(ranges):
@@ -77,12 +75,6 @@ class LogReader(PlannedReader):
             ReadTask(number, log, reads, basis if number < tasks else None, data) for number, reads in enumerate(dealt)
         ]
 
-    def _ends_early(self, ranges: Sequence[OffsetRange]) -> bool:
-        """Whether records cannot be added: all ends are offsets or times."""
-        if not ranges:
-            return not is_open(self.options.end.default)
-        return is_fixed(self.options, [TopicPartition(rng.topic, rng.partition) for rng in ranges])
-
     def _basis(
         self, ranges: Sequence[OffsetRange], dealt: Sequence[Sequence[SliceRead]], at_once: int
     ) -> tuple[bytes, int]:
@@ -92,12 +84,7 @@ class LogReader(PlannedReader):
         return (basis if tasks == len(dealt) else basis_of(ranges, dealt, self.options, tasks).encode()), tasks
 
     def _plan(self, journal: Journal) -> tuple[list[OffsetRange], list[SliceRead], DataColumns | None]:
-        """The range of each partition, and the reads for them; planned again if a trim came in between."""
-        while True:
-            state, ranges = batch_ranges(journal, self.options)
-            data = planned_data(state, self.schema, self.options)
-            try:
-                return ranges, plan_matching(journal, ranges, where_of(self.options, data)), data
-            except (DataLoss, UnknownTopicOrPartition):
-                if journal.state is state:
-                    raise
+        """The range of each partition, and the reads for them."""
+        state, ranges = batch_ranges(journal, self.options)
+        data = planned_data(state, self.schema, self.options)
+        return ranges, plan_matching(journal, ranges, where_of(self.options, data)), data

@@ -17,19 +17,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import journal_to_read, planned_log
+from pyspark_pylog.log.open_log import journal_to_read, planned_log
+from pyspark_pylog.log.planned_log import PlannedLog
+from pyspark_pylog.log.task_metadata import agreed_value
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
-from pyspark_pylog.planned_log import PlannedLog
+from pyspark_pylog.progress.offset_format import Offset, parse_offset
 from pyspark_pylog.source.following_reader import LONG_POLL_MS, FollowingReader
-from pyspark_pylog.source.offset_format import Offset, parse_offset
 from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import Pin, check_history, check_history_of, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import is_fixed
-from pyspark_pylog.source.restored import RestoredLog
 from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows
-from pyspark_pylog.task_metadata import agreed_value
-from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
     ConcurrentChange,
     DataLoss,
@@ -39,11 +37,18 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.seen_log import seen_by
-from spark_log.metadata.consumer_offsets import PARTITIONS, CommittedOffsets, ProgressRecord, progress_of, to_batch
+from spark_log.journal.storage.seen_log import seen_by
+from spark_log.metadata.groups.consumer_offsets import (
+    PARTITIONS,
+    CommittedOffsets,
+    ProgressRecord,
+    progress_of,
+    to_batch,
+)
 from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import At, AtTime, Position
+from spark_log.runtime.clock import Clock, SystemClock
 
 logger = logging.getLogger("spark_log")
 
@@ -105,13 +110,8 @@ class ProgressStreamReader(FollowingReader):
 
     def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Clock | None = None) -> None:
         super().__init__(options, schema, clock)
-        self._initial: dict[str, Any] | None = None
-        self._known: dict[str, Any] | None = None
-        """The last planned offset, because Spark 4.0 and 4.1 do not report it."""
-        self._latest: dict[str, Any] | None = None
         self._target: int | None = None
         """The end of an available-now run."""
-        self._restored = RestoredLog(options.location.url, fail=options.fail_on_data_loss)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         return ReadMaxRows(2**63 - 1)
@@ -169,9 +169,6 @@ class ProgressStreamReader(FollowingReader):
             self.clock.sleep_ms(min(self.backoff.wait_ms(), left))
         self.backoff.found()
         return end
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
-        return self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Use the state that determined the end: a later one may have replaced its records by newer ones."""

@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.source.ranges import topics_asked_for
 from pyspark_pylog.source.read_columns import NO_DATA, TYPES
-from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.typed import check_typed
+from spark_log.client.reader.plan import SliceRead
+from spark_log.client.reader.typed import check_typed
 from spark_log.conditions import Condition, Rest
 from spark_log.errors import InvalidRequest
-from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.state import State
+from spark_log.metadata.topics.schemas import schemas_of
 from spark_log.schema.arrow_types import all_nullable
 from spark_log.schema.ddl import sql_type
 from spark_log.schema.names import column_named, shown_name, stored_name
@@ -74,16 +74,13 @@ def columns_of_load(versions: Versions, options: ReadOptions) -> pa.Schema:
 
     Raises InvalidRequest if the topics' schemas differ, or if the option `columns` names a column that does not exist.
     """
-    of_names, fields = {"value": _value_fields(versions, options), "key": [pa.field("key", _key_type(options))]}, []
+    key = pa.field("key", pa.string() if options.key_format == "string" else pa.binary())
+    of_names, fields = {"value": _value_fields(versions, options), "key": [key]}, []
     for name, (_, type_) in TYPES.items():
         fields += of_names.get(name, [pa.field(name, type_)])
     if options.columns is not None:
         return pa.schema([_chosen(name, fields) for name in options.columns])
     return pa.schema([field for field in fields if field.name != "headers" or options.headers])
-
-
-def _key_type(options: ReadOptions) -> pa.DataType:
-    return pa.string() if options.key_format == "string" else pa.binary()
 
 
 def _value_fields(versions: Versions, options: ReadOptions) -> list[pa.Field]:

@@ -9,14 +9,15 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from pyspark_pylog.open_log import journal_of, patiently
+from pyspark_pylog.log.open_log import journal_of, patiently
 from pyspark_pylog.options.parse import ReadOptions
+from pyspark_pylog.source.restored import RestoredLog
 from pyspark_pylog.spark_compat import SupportsTriggerAvailableNow
-from spark_log.client.consuming.poll_interval import PollBackoff
-from spark_log.clock import Clock, SystemClock
+from spark_log.client.consumer.poll_interval import PollBackoff
 from spark_log.errors import LogMoved
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
+from spark_log.runtime.clock import Clock, SystemClock
 
 LONG_POLL_MS = 200
 """Maximum wait of Spark for an answer; then it asks again."""
@@ -32,6 +33,14 @@ class FollowingReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self.schema = schema
         self.clock = clock or SystemClock()
         self._journal: Journal | None = None
+        self._restored = RestoredLog(options.location.url, fail=options.fail_on_data_loss)
+        self._initial: dict[str, Any] | None = None
+        self._known: dict[str, Any] | None = None
+        """The last planned offset, because Spark 4.0 and 4.1 do not report it."""
+        self._latest: dict[str, Any] | None = None
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
+        return self._latest
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_journal": None}

@@ -12,9 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from pyspark_pylog.options.parse import ReadOptions
-from pyspark_pylog.source.loss import TRIMMED, Loss
+from pyspark_pylog.progress.loss import TRIMMED, Loss
 from pyspark_pylog.source.ranges import asked_for, is_open
-from spark_log.client.reading.plan import OffsetRange, SliceRead
+from spark_log.client.reader.plan import OffsetRange, SliceRead
 from spark_log.errors import UnknownTopicOrPartition
 from spark_log.model import TopicPartition
 from spark_log.positions import At, Earliest, LatestMinus, OfGroup

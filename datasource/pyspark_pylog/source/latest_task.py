@@ -14,18 +14,19 @@ from typing import Any
 import pyarrow as pa
 from msgspec import structs
 
+from pyspark_pylog.log.planned_log import PlannedLog
 from pyspark_pylog.options.parse import ReadOptions
-from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.source.data_columns import DataColumns, names_of, value_of, where_of
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
-from pyspark_pylog.source.read_task import ReadTask, fetched
+from pyspark_pylog.source.read_task import ReadTask, TaskReads
 from pyspark_pylog.source.splits import TASK_BYTES_MIN, decode_reads, encode_reads, split_by_bytes
 from pyspark_pylog.source.task_erasures import TaskErasures
-from spark_log.client.reading.fetch import Fetched
-from spark_log.client.reading.latest import fetch_latest
-from spark_log.client.reading.plan import OffsetRange, SliceRead
-from spark_log.client.reading.prune import may_match, only_matching
-from spark_log.client.reading.request_ahead import asked_ahead
+from spark_log.client.reader.fetch import Fetched
+from spark_log.client.reader.latest import fetch_latest
+from spark_log.client.reader.plan import OffsetRange, SliceRead
+from spark_log.client.reader.plan_again import read_planned
+from spark_log.client.reader.prune import may_match, only_matching
+from spark_log.client.reader.request_ahead import asked_ahead
 from spark_log.conditions import Condition
 
 TASKS_MAX = 8
@@ -55,13 +56,11 @@ class LatestTask(ReadTask):
         """For a batch: the number of its tasks."""
 
     def __getstate__(self) -> dict[str, Any]:
-        view = encode_reads(self.view)
-        return {**super().__getstate__(), "view": view, "ranges": self.ranges, "count": self.count}
+        return {**super().__getstate__(), "view": encode_reads(self.view)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        reads, view = decode_reads(state["reads"]), decode_reads(state["view"])
-        more = (state["ranges"], state["count"], state["data"])
-        self.__init__(state["number"], state["log"], reads, view, *more)  # type: ignore[misc]
+        super().__setstate__(state)
+        self.view = decode_reads(state["view"])
 
 
 def divide(view: Sequence[SliceRead], where: Condition, count: int) -> list[list[SliceRead]]:
@@ -101,9 +100,9 @@ def read_latest(task: LatestTask, schema: pa.Schema, options: ReadOptions) -> It
     erased = TaskErasures(task.log)
 
     def fetch(reads: Sequence[SliceRead], columns: Sequence[str], where: Condition) -> Iterator[Fetched]:
-        of_view = replace(options, where=where, latest=True)
+        source = TaskReads(task.log, store, columns, replace(options, where=where, latest=True), erased, value)
         for read, coming in asked_ahead(store, reads, where.window):
-            yield from fetched(task.log, store, read, columns, of_view, erased, coming, value)
+            yield from read_planned(source, read, coming)
 
     for part in fetch_latest(task.reads, task.view, stored_columns(schema, stored), options.where, fetch):
         yield only_matching(to_batch(part, schema, stored), part, options.where)

@@ -16,27 +16,26 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_pylog.driver_log import notice
-from pyspark_pylog.open_log import journal_to_read, planned_log
+from pyspark_pylog.log.open_log import journal_to_read, planned_log
+from pyspark_pylog.log.task_metadata import agreed_value
 from pyspark_pylog.plain_errors import plain_errors
+from pyspark_pylog.progress.loss import report
 from pyspark_pylog.source.data_columns import check_reads, planned_data, value_of, where_of
 from pyspark_pylog.source.growth import ends_with_groups, partitions_there, ranges_at
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest
-from pyspark_pylog.source.loss import report
 from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import Pin, PinNames, check_history, decode, encode, pin_of, query_of_task
-from pyspark_pylog.source.ranges import batch_ranges, group_offsets, is_fixed, is_open
+from pyspark_pylog.source.ranges import batch_ranges, group_offsets, replanned
 from pyspark_pylog.source.read_task import state_at
 from pyspark_pylog.source.splits import cores, min_tasks
-from pyspark_pylog.task_metadata import agreed_value
 from pyspark_pylog.worker_process import prepare_process
-from spark_log.client.reading.latest import condition_of_view
-from spark_log.client.reading.plan import OffsetRange, SliceRead
-from spark_log.client.reading.prune import plan_matching
-from spark_log.client.reading.typed import check_typed
-from spark_log.errors import DataLoss, ObjectNotFound, StorageError, StorageUnavailable, UnknownTopicOrPartition
+from spark_log.client.reader.latest import condition_of_view
+from spark_log.client.reader.plan import OffsetRange, SliceRead
+from spark_log.client.reader.prune import plan_matching
+from spark_log.client.reader.typed import check_typed
+from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
-from spark_log.model import TopicPartition
 
 
 class LatestView(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +69,7 @@ class LatestReader(PlannedReader):
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_to_read(self.options.location)
-        state, ranges, view = self._plan(journal)
+        state, ranges, view = replanned(lambda: self._plan(journal), lambda: journal.state)
         data = planned_data(state, self.schema, self.options)
         check_typed(state, view, value_of(data))
         at_once = self.options.parallelism or cores()
@@ -83,21 +82,10 @@ class LatestReader(PlannedReader):
             for number, reads in enumerate(shares)
         ]
 
-    def _ends_early(self, ranges: Sequence[OffsetRange]) -> bool:
-        """Whether records cannot be added: all ends are offsets or times."""
-        if not ranges:
-            return not is_open(self.options.end.default)
-        return is_fixed(self.options, [TopicPartition(rng.topic, rng.partition) for rng in ranges])
-
     def _plan(self, journal: Journal) -> tuple[State, list[OffsetRange], list[SliceRead]]:
-        """The range of each partition, and the view; planned again if a trim came in between."""
-        while True:
-            state, ranges = batch_ranges(journal, self.options)
-            try:
-                return state, ranges, plan_matching(journal, ranges, condition_of_view(self.options.where), state=state)
-            except (DataLoss, UnknownTopicOrPartition):
-                if journal.state is state:
-                    raise
+        """The range of each partition, and the view."""
+        state, ranges = batch_ranges(journal, self.options)
+        return state, ranges, plan_matching(journal, ranges, condition_of_view(self.options.where), state=state)
 
     def _view(self, task: LatestTask, query: PinNames) -> tuple[Pin | None, list[SliceRead] | None]:
         """The pin of the query, and the view at its version; None if it is that of the driver's plan.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pyspark.sql.types import StructType
 
-from pyspark_pylog.open_log import journal_to_read, patiently
+from pyspark_pylog.log.open_log import journal_to_read, patiently
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.source.data_columns import Versions, columns_of_load, versions_of
 from pyspark_pylog.source.ranges import topics_asked_for
 from pyspark_pylog.source.read_columns import spark_schema
-from spark_log.clock import SystemClock
 from spark_log.errors import NoLog
+from spark_log.runtime.clock import SystemClock
 
 
 def schema_of_load(options: ReadOptions) -> StructType:

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 from msgspec.structs import replace
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_pylog.log.planned_log import PlannedLog
 from pyspark_pylog.options.parse import ReadOptions
-from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.source.data_columns import DataColumns
-from pyspark_pylog.source.read_task import read_batches
-from pyspark_pylog.source.splits import decode_reads, encode_reads
+from pyspark_pylog.source.read_task import PlannedTask, read_batches
 from pyspark_pylog.source.task_erasures import TaskErasures
-from spark_log.client.reading.plan import SliceRead
+from spark_log.client.reader.plan import SliceRead
 
 
-class PinnedTask(InputPartition):
+class PinnedTask(PlannedTask):
     """The reads of a task at the version that its query has pinned."""
 
     def __init__(
@@ -44,13 +42,6 @@ class PinnedTask(InputPartition):
         self.data = data
         self.erased = dict(erased)
         self.made_ms = made_ms
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "reads": encode_reads(self.reads)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self.reads = decode_reads(state["reads"])
 
 
 class ErasureLook(InputPartition):

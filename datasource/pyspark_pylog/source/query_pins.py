@@ -1,8 +1,8 @@
 """One version for all tasks of a query.
 
 The first task pins it: it claims the query's name (`meta/pin/…`) for the start and the end of every partition, and all
-other tasks, of any scan in the query, read them (`journal/claims.py`).  The pin also contains the records added since
-the scan of that task was planned; another scan of the query puts its growth under a separate name (`growth.py`).
+other tasks, of any scan in the query, read them (`journal/storage/claims.py`).  The pin also contains the records added
+since the scan of that task was planned; another scan of the query puts its growth under a separate name (`growth.py`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from pyspark import TaskContext
 
-from pyspark_pylog.planned_log import PlannedLog
+from pyspark_pylog.log.planned_log import PlannedLog
+from pyspark_pylog.log.task_metadata import newest_journal
 from pyspark_pylog.source.growth import Growth, PinnedTopic
-from pyspark_pylog.task_metadata import newest_journal
-from spark_log.client.reading.plan import OffsetRange, SliceRead
-from spark_log.clock import SystemClock
-from spark_log.errors import ConcurrentChange
+from spark_log.bounds import UNREADABLE
+from spark_log.client.reader.plan import OffsetRange, SliceRead
+from spark_log.errors import ConcurrentChange, CorruptObject
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import PINS
-from spark_log.metadata.consumer_offsets import CommittedOffsets, progress_of
 from spark_log.metadata.erasures import erased_at
+from spark_log.metadata.groups.consumer_offsets import CommittedOffsets, progress_of
 from spark_log.metadata.restores import has_read, history_of
 from spark_log.metadata.state import State
+from spark_log.runtime.clock import SystemClock
+from spark_log.store.object_names import PINS
 
 POSITIONS_MAX = 2000
 """Maximum number of group positions in a pin: about 10 ms of work and 300 KB."""
@@ -141,20 +142,18 @@ def check_gone(pin: Pin, reads: Iterable[SliceRead], state: State, planned: int)
         topic, part = pin.topics.get(read.topic), state.partitions.get((read.topic_id, read.partition))
         if part is None or state.names.get(read.topic) != read.topic_id:
             continue
-        if topic is None or topic.topic_id != read.topic_id or read.partition >= len(topic.starts):
-            raise _false_pin(read)
-        if part.start < topic.starts[read.partition]:
-            raise _false_pin(read)
-        if pin.version >= planned and topic.ends[read.partition] < read.end <= part.readable_end:
-            raise _false_pin(read)
-
-
-def _false_pin(read: SliceRead) -> ConcurrentChange:
-    return ConcurrentChange(
-        f"the version that the tasks of this query agreed on lacks records of {read.topic}-{read.partition}, which the "
-        "log has: another process has claimed the query's name; run the query again, and look for the claim in the "
-        "coordinator's audit log"
-    )
+        if (
+            topic is None
+            or topic.topic_id != read.topic_id
+            or read.partition >= len(topic.starts)
+            or part.start < topic.starts[read.partition]
+            or (pin.version >= planned and topic.ends[read.partition] < read.end <= part.readable_end)
+        ):
+            raise ConcurrentChange(
+                f"the version that the tasks of this query agreed on lacks records of {read.topic}-{read.partition}, which "
+                "the log has: another process has claimed the query's name; run the query again, and look for the claim "
+                "in the coordinator's audit log"
+            )
 
 
 def pin_of(state: State) -> Pin:
@@ -175,9 +174,14 @@ def _topic(state: State, topic_id: str) -> PinnedTopic:
 
 
 def encode(file: msgspec.Struct) -> bytes:
-    """Adds the time, by which upkeep recognises files of old queries."""
+    """Adds the time, by which maintenance recognises files of old queries."""
     return msgspec.json.encode({**msgspec.structs.asdict(file), "made_ms": SystemClock().now_ms()})
 
 
 def decode(data: bytes, kind: type[File]) -> File:
-    return msgspec.json.decode(data, type=kind)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except UNREADABLE as error:
+        raise CorruptObject(
+            f"the pin of a query, a file of meta/pin/, is damaged: {error}. Run the query again"
+        ) from error

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.options.patterns import finds
-from pyspark_pylog.source.loss import TRIMMED, Loss, report
-from spark_log.client.reading.plan import OffsetRange
-from spark_log.client.reading.positions_to_offsets import committed_offset, offsets_for_times, partition_of, resolve
-from spark_log.errors import InvalidRequest
+from pyspark_pylog.progress.loss import TRIMMED, Loss, report
+from spark_log.client.reader.plan import REPLAN_TRIES, OffsetRange
+from spark_log.client.reader.positions_to_offsets import committed_offset, offsets_for_times, partition_of, resolve
+from spark_log.errors import DataLoss, InvalidRequest, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import GroupState, State
+from spark_log.metadata.topics.decide_topics import topic_named
 from spark_log.model import TopicPartition
 from spark_log.positions import At, AtTime, OfGroup, Position, SinceNow
 from spark_log.text import counted
+
+Result = TypeVar("Result")
 
 
 def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition]:
@@ -154,6 +157,22 @@ def _is_explicit(start: Position, end: Position) -> bool:
     A time may be beyond an open end because the query sees less of the log than exists by now.
     """
     return isinstance(start, At) or (isinstance(start, AtTime) and isinstance(end, At))
+
+
+def replanned(plan: Callable[[], Result], newer: Callable[[], State]) -> Result:
+    """A plan, which is made again by a newer state if records were removed, or topics deleted, in between.
+
+    newer:  the newest state that is known; the error is raised if it is the same twice, and after `REPLAN_TRIES`.
+    """
+    state = newer()
+    for _ in range(REPLAN_TRIES):
+        try:
+            return plan()
+        except (DataLoss, UnknownTopicOrPartition):
+            before, state = state, newer()
+            if state is before:
+                raise
+    return plan()
 
 
 def batch_ranges(journal: Journal, options: ReadOptions) -> tuple[State, list[OffsetRange]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_log.client.reading.plan import Chunk
+from spark_log.client.reader.plan import Chunk
 from spark_log.model import TopicPartition
 
 

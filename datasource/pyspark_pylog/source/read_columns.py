@@ -10,11 +10,11 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from pyspark_pylog.options.parse import ReadOptions
-from spark_log.client.reading.fetch import Fetched
+from spark_log.client.reader.fetch import Fetched
 from spark_log.errors import InvalidRequest
 from spark_log.schema.ddl import sql_type
 from spark_log.schema.struct_json import from_json, to_json
-from spark_log.segment.numpy_arrays import array_of, repeated
+from spark_log.segment.arrays.numpy_arrays import array_of, repeated
 from spark_log.segment.schema import HEADERS
 
 TYPES = {

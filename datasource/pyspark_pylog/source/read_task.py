@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +12,10 @@ from msgspec.structs import replace
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_pylog.driver_log import notice
+from pyspark_pylog.log.planned_log import PlannedLog
+from pyspark_pylog.log.task_metadata import agreed_value, newest_journal
 from pyspark_pylog.options.parse import ReadOptions
-from pyspark_pylog.planned_log import PlannedLog
+from pyspark_pylog.progress.loss import TRIMMED, Loss, report
 from pyspark_pylog.source.data_columns import DataColumns, check_reads, names_of, value_of, where_of
 from pyspark_pylog.source.growth import (
     NONE,
@@ -27,7 +28,6 @@ from pyspark_pylog.source.growth import (
     partitions_there,
     still_there,
 )
-from pyspark_pylog.source.loss import TRIMMED, Loss, report
 from pyspark_pylog.source.query_pins import (
     Pin,
     PinNames,
@@ -43,29 +43,42 @@ from pyspark_pylog.source.ranges import group_offsets
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
 from pyspark_pylog.source.task_erasures import TaskErasures
-from pyspark_pylog.task_metadata import agreed_value, newest_journal
-from spark_log.client.reading.erased_since import view_was_erased_from
-from spark_log.client.reading.fetch import Fetched, fetch
-from spark_log.client.reading.plan import OffsetRange, SliceRead
-from spark_log.client.reading.prune import columns_to_read, only_matching, plan_matching
-from spark_log.client.reading.request_ahead import Begun, Coming, asked_ahead, begin
-from spark_log.client.reading.scan_batches import check_not_compacted, check_not_restored
+from spark_log.client.reader.fetch import Fetched, fetch
+from spark_log.client.reader.plan import OffsetRange, SliceRead
+from spark_log.client.reader.plan_again import NotRead, read_planned
+from spark_log.client.reader.prune import columns_to_read, only_matching, plan_matching
+from spark_log.client.reader.request_ahead import Begun, Coming, asked_ahead, begin
+from spark_log.client.reader.scan_batches import check_not_compacted, check_not_restored
 from spark_log.errors import (
     ConcurrentChange,
     ObjectNotFound,
     StorageError,
     StorageUnavailable,
 )
-from spark_log.journal.broker_roots import ReplicatedStore
 from spark_log.journal.journal import Journal
-from spark_log.journal.read_failover import NOT_READ, CopiesAway
+from spark_log.metadata.set_backs import Lineage
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
+from spark_log.roots.broker_roots import ReplicatedStore
+from spark_log.roots.read_failover import CopiesAway
 from spark_log.segment.value_read import ValueRead
 from spark_log.store.base import ObjectStore
 
 
-class ReadTask(InputPartition):
+class PlannedTask(InputPartition):
+    """A task with planned reads, which it sends in few bytes."""
+
+    reads: tuple[SliceRead, ...]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "reads": encode_reads(self.reads)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.reads = decode_reads(state["reads"])
+
+
+class ReadTask(PlannedTask):
     """One task, as planned by the driver."""
 
     def __init__(
@@ -84,7 +97,7 @@ class ReadTask(InputPartition):
         self.data = data
         """The data columns of the frame, if it has any."""
 
-    @cached_property
+    @property
     def basis(self) -> Basis | None:
         """For a task that also reads records added later."""
         return None if self._basis is None else decode_basis(self._basis)
@@ -92,14 +105,6 @@ class ReadTask(InputPartition):
     def with_reads(self, reads: Sequence[SliceRead]) -> ReadTask:
         """A copy of this task with other reads."""
         return ReadTask(self.number, self.log, reads, self._basis, self.data)
-
-    def __getstate__(self) -> dict[str, Any]:
-        reads = encode_reads(self.reads)
-        return {"number": self.number, "log": self.log, "reads": reads, "basis": self._basis, "data": self.data}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        reads = decode_reads(state["reads"])
-        self.__init__(state["number"], state["log"], reads, state["basis"], state["data"])  # type: ignore[misc]
 
 
 class PinnedQuery:
@@ -171,10 +176,8 @@ class PinnedQuery:
             return pin.growth[self._scan]
         if not self._is_needed(pin):
             return NONE
-        return decode(agreed_value(self._log, self._query.growth, self._make_growth(pin)), Growth)
-
-    def _make_growth(self, pin: Pin) -> Callable[[Journal], bytes]:
-        return lambda journal: encode(self._plan(pin, journal))
+        planned = agreed_value(self._log, self._query.growth, lambda journal: encode(self._plan(pin, journal)))
+        return decode(planned, Growth)
 
     def _plan(self, pin: Pin, journal: Journal) -> Growth:
         """The records added up to the pinned version, planned by the state of that version."""
@@ -230,82 +233,71 @@ def read_batches(
     data:    the data columns of `schema`; None: it has none.
     erased:  what is known of erasures since the plan; None: nothing.
     """
-    erased = erased or TaskErasures(log)
     options = dataclasses.replace(options, where=where_of(options, data))
-    store, stored, value = log.objects(), names_of(data), value_of(data)
+    store, stored = log.objects(), names_of(data)
     columns = columns_to_read(stored_columns(schema, stored), options.where)
+    source = TaskReads(log, store, columns, options, erased or TaskErasures(log), value_of(data))
     for read, coming in asked_ahead(store, reads, options.where.window, begun):
-        for part in fetched(log, store, read, columns, options, erased, coming, value):
+        for part in read_planned(source, read, coming):
             if part.records.num_rows:
                 yield only_matching(to_batch(part, schema, stored), part, options.where)
 
 
-def fetched(
-    log: PlannedLog,
-    store: ObjectStore,
-    read: SliceRead,
-    columns: Sequence[str],
-    options: ReadOptions,
-    erased: TaskErasures,
-    coming: Coming | None = None,
-    value: ValueRead | None = None,
-) -> Iterator[Fetched]:
-    """The records of a read.  They are planned again by offset if its object cannot be found, or if records were erased
-    from its topic since the plan.  Raises ConcurrentChange if the log has other records at these offsets by now.
-    """
-    at, failed = read.start, None
-    try:
-        for part in fetch(store, read, columns, options.where.window, coming, value):
-            if erased.has(read.topic_id):
-                break
-            yield part
-            at = part.end
-        else:
-            return
-    except NOT_READ as error:
-        failed = error
-    if failed is None and options.latest:
-        raise view_was_erased_from(read.topic)
-    yield from _again(log, store, replace(read, start=at), columns, options, erased, failed, value)
+@dataclasses.dataclass(frozen=True, slots=True)
+class TaskReads:
+    """The `ReadSource` of a task."""
 
+    log: PlannedLog
+    store: ObjectStore
+    columns: Sequence[str]
+    options: ReadOptions
+    erased: TaskErasures
+    value: ValueRead | None
 
-def _again(
-    log: PlannedLog,
-    store: ObjectStore,
-    read: SliceRead,
-    columns: Sequence[str],
-    options: ReadOptions,
-    erased: TaskErasures,
-    error: ObjectNotFound | CopiesAway | None,
-    value: ValueRead | None,
-) -> Iterator[Fetched]:
-    """Records that were merged into another object, or of which some were erased: then there is no error.  Those that
-    are not in the log any more are lost.
+    @property
+    def latest(self) -> bool:
+        return self.options.latest
 
-    So are those in a missing object that the newest state still names, but not those in an object whose copies are on
-    roots that cannot be reached: they can be read later, so this fails whatever failOnDataLoss is.
-    """
-    journal, fail = newest_journal(log) if error else erased.journal(), options.fail_on_data_loss
-    now = erased.at(journal)
-    tp = TopicPartition(read.topic, read.partition)
-    if journal.state.names.get(read.topic) != read.topic_id:
-        report([Loss(tp, read.start, read.end, f"topic {read.topic!r} was deleted before they were read")], fail)
-        return
-    check_not_restored(journal.state, log.history, read)
-    if options.latest:
-        check_not_compacted(journal.state, read)
-    first = journal.state.partitions[read.topic_id, read.partition].start
-    if first > read.start:
-        report([Loss(tp, read.start, min(first, read.end), TRIMMED)], fail)
-    rest = OffsetRange(read.topic, read.topic_id, read.partition, max(first, read.start), read.end)
-    newest = journal.objects
-    for new in plan_matching(journal, [rest], options.where):
-        if error is None or new.slice.object != read.slice.object or _knows_more(newest, store):
-            yield from fetched(log, newest, new, columns, options, now, value=value)
-        elif fail or isinstance(error, CopiesAway):
-            raise error
-        else:
-            report([Loss(tp, new.start, new.end, f"{store.url}/{new.slice.object} is not there")], fail)
+    def fetch(self, read: SliceRead, coming: Coming | None) -> Iterator[Fetched]:
+        return fetch(self.store, read, self.columns, self.options.where.window, coming, self.value)
+
+    def was_erased(self, topic_id: str) -> bool:
+        return self.erased.has(topic_id)
+
+    def plan_again(self, rest: SliceRead, error: NotRead | None) -> tuple[TaskReads, Iterable[SliceRead]]:
+        """Records that are not in the log any more are reported as lost.
+
+        So are those in a missing object that the newest state still names, but not those in an object whose copies are
+        on roots that cannot be reached: they can be read later, so this fails whatever failOnDataLoss is.
+        """
+        journal, fail = newest_journal(self.log) if error else self.erased.journal(), self.options.fail_on_data_loss
+        later = dataclasses.replace(self, store=journal.objects, erased=self.erased.at(journal))
+        tp = TopicPartition(rest.topic, rest.partition)
+        if journal.state.names.get(rest.topic) != rest.topic_id:
+            report([Loss(tp, rest.start, rest.end, f"topic {rest.topic!r} was deleted before they were read")], fail)
+            return later, []
+        check_not_restored(journal.state, Lineage(self.log.history, None), rest)
+        first = journal.state.partitions[rest.topic_id, rest.partition].start
+        if first > rest.start:
+            report([Loss(tp, rest.start, min(first, rest.end), TRIMMED)], fail)
+        there = OffsetRange(rest.topic, rest.topic_id, rest.partition, max(first, rest.start), rest.end)
+        reads = plan_matching(journal, [there], self.options.where)
+        if self.latest:
+            check_not_compacted(journal.state, rest, reads)
+        return later, reads if error is None else self._readable(reads, rest, error, later.store)
+
+    def _readable(
+        self, reads: Iterable[SliceRead], rest: SliceRead, error: NotRead, newest: ObjectStore
+    ) -> Iterator[SliceRead]:
+        """The reads of other objects than the one that was not read, and of that one if its copies may be elsewhere."""
+        for new in reads:
+            if new.slice.object != rest.slice.object or _knows_more(newest, self.store):
+                yield new
+            elif self.options.fail_on_data_loss or isinstance(error, CopiesAway):
+                raise error
+            else:
+                why = f"{self.store.url}/{new.slice.object} is not there"
+                report([Loss(TopicPartition(new.topic, new.partition), new.start, new.end, why)], False)
 
 
 def _knows_more(newest: ObjectStore, store: ObjectStore) -> bool:

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pyspark_pylog.driver_log import notice
-from pyspark_pylog.source.offset_format import Ends, Offset
+from pyspark_pylog.progress.offset_format import Ends, Offset
 from spark_log.errors import DataLoss
 from spark_log.journal.journal import Journal
-from spark_log.journal.seen_log import is_set_back
+from spark_log.journal.storage.seen_log import is_set_back
 from spark_log.metadata.restores import common_end, history_of, restores_after
+from spark_log.metadata.set_backs import Lineage, lineage_of
 from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
 
@@ -29,12 +30,12 @@ class RestoredLog:
     def __init__(self, url: str, *, fail: bool) -> None:
         self._url = url
         self._fail = fail
-        self._compared: tuple[str, str] | None = None
-        """The log and its history in which an offset was checked."""
+        self._compared: tuple[str, Lineage] | None = None
+        """The log in which an offset was checked."""
 
     def begin(self, journal: Journal) -> None:
         """Compare no offset with the log as it is now: there is no checkpoint, so this process makes the first one."""
-        self._compared = journal.cluster_id, history_of(journal.state)
+        self._compared = journal.cluster_id, lineage_of(journal.state)
 
     def in_it(self, at: Offset, journal: Journal) -> Offset:
         """An offset in the log as it is now.  Where it is beyond the copy that was restored, it is set back to its end.
@@ -43,7 +44,7 @@ class RestoredLog:
         """
         if not at.log:
             return at
-        now = journal.cluster_id, history_of(journal.state)
+        now = journal.cluster_id, lineage_of(journal.state)
         is_new, self._compared = now != self._compared, now
         if is_new and at.log != journal.cluster_id:
             self._tell(_another_log(at, self._url, journal.cluster_id))

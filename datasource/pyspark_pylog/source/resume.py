@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from pyspark_pylog.options.parse import ReadOptions
-from pyspark_pylog.source.loss import TRIMMED, Loss
-from pyspark_pylog.source.offset_format import Ends, Offset
+from pyspark_pylog.progress.loss import TRIMMED, Loss
+from pyspark_pylog.progress.offset_format import Ends, Offset
 from pyspark_pylog.source.ranges import is_asked_for
-from spark_log.client.reading.plan import OffsetRange
+from spark_log.client.reader.plan import OffsetRange
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.metadata.state import Partition, State
 from spark_log.model import TopicPartition

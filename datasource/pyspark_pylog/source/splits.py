@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pyspark_pylog.source.growth import Basis
-from spark_log.client.reading.plan import OffsetRange, SliceRead
+from spark_log.client.reader.plan import OffsetRange, SliceRead
 
 TASK_BYTES_MIN = 2 << 20
 """A task costs some 20 ms.  Reading this much, 60,000 small records, takes as long; parsing takes five times that."""

@@ -16,36 +16,35 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.driver_log import notice, tell
-from pyspark_pylog.open_log import planned_log
+from pyspark_pylog.log.open_log import planned_log
+from pyspark_pylog.log.planned_log import PlannedLog
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain, plain_errors
-from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.progress.coordinated_progress import CoordinatedProgress, progress_of
+from pyspark_pylog.progress.loss import Loss, report
+from pyspark_pylog.progress.offset_format import Ends, Offset, offset_at, parse_offset
 from pyspark_pylog.source.batch import deal_out
 from pyspark_pylog.source.data_columns import where_of
 from pyspark_pylog.source.following_reader import LONG_POLL_MS, FollowingReader
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest, upto
-from pyspark_pylog.source.loss import Loss, report
 from pyspark_pylog.source.native_task import ErasureLook, PinnedTask, read_rest
-from pyspark_pylog.source.offset_format import Ends, Offset, offset_at, parse_offset
 from pyspark_pylog.source.ranges import start_offsets, topics_asked_for, wanted_partitions
 from pyspark_pylog.source.rate_limits import byte_budgets, end_within, is_due, share
 from pyspark_pylog.source.read_task import ReadTask, read_batches
-from pyspark_pylog.source.restored import RestoredLog
 from pyspark_pylog.source.resume import check_target, check_topics, go_on, planned_ranges, split_at
 from pyspark_pylog.source.splits import cores
 from pyspark_pylog.source.stream_columns import StreamColumns
 from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark_pylog.worker_process import prepare_process
-from spark_log.client.reading.latest import condition_of_view
-from spark_log.client.reading.plan import REPLAN_TRIES, Chunk, OffsetRange, chunks, plan_reads
-from spark_log.client.reading.positions_to_offsets import ranges_between
-from spark_log.client.reading.prune import plan_matching
-from spark_log.clock import Clock
+from spark_log.client.reader.latest import condition_of_view
+from spark_log.client.reader.plan import REPLAN_TRIES, Chunk, OffsetRange, chunks, plan_reads
+from spark_log.client.reader.positions_to_offsets import ranges_between
+from spark_log.client.reader.prune import plan_matching
 from spark_log.errors import DataLoss, RebalanceInProgress, SparkLogError, UnknownTopicOrPartition
-from spark_log.journal.seen_log import seen_by
+from spark_log.journal.storage.seen_log import seen_by
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
+from spark_log.runtime.clock import Clock
 
 ASSIGNED_MS_MAX = 300_000
 """Maximum wait for an assignment: of an available-now run, and of a query whose triggers are as far apart."""
@@ -71,18 +70,13 @@ class LogStreamReader(FollowingReader):
     def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Clock | None = None) -> None:
         super().__init__(options, schema, clock)
         self._progress = progress_of(options)
-        self._initial: dict[str, Any] | None = None
         self._first: Offset | None = None
         """The start of the first batch, after the query owns the group."""
         self._is_begun = False
         """Whether a batch was planned: if the first one was empty, the second also begins at the initial offset."""
-        self._known: dict[str, Any] | None = None
-        """The last planned offset, because Spark 4.0 and 4.1 do not report it."""
         self._target: Offset | None = None
         """The end of an available-now run."""
-        self._latest: dict[str, Any] | None = None
         self._columns = StreamColumns(schema, options)
-        self._restored = RestoredLog(options.location.url, fail=options.fail_on_data_loss)
         self._told_losses: set[Loss] = set()
         self._told = False
         self._idle_since_ms = -math.inf
@@ -135,12 +129,12 @@ class LogStreamReader(FollowingReader):
             ahead = self._now(at) if once or self._target is not None else self._wait(at)
             self._progress.reached(self.journal, at)
             if ahead is None:
-                return start if self._is_settled(at) else self._signed(at, first=first).encode()
+                if self._is_settled(at):
+                    return start
+                # The checkpoint gets the query's token and its start by an empty batch.
+                return self._progress.signed(replace(at, starts=at.ends if first else {})).encode()
             ends = ahead.ends if once else self._limited(ahead)
             return self._progress.signed(self._offset(at, ahead, ends, first=first)).encode()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
-        return self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with plain_errors():
@@ -409,10 +403,6 @@ class LogStreamReader(FollowingReader):
             self._progress.leave(at)
         return True
 
-    def _signed(self, at: Offset, *, first: bool) -> Offset:
-        """The end of an empty batch, so that the checkpoint has the query's token and its start."""
-        return self._progress.signed(replace(at, starts=at.ends if first else {}))
-
     def _report(self, losses: Sequence[Loss]) -> None:
         """Report losses once per run.  Raises DataLoss unless failOnDataLoss is false."""
         news = [loss for loss in losses if loss not in self._told_losses]
@@ -473,19 +463,7 @@ class Refused(DataSourceStreamReader):
     def __init__(self, error: SparkLogError) -> None:
         self.error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        return self._refuse()
-
-    def latestOffset(  # noqa: N802  Spark's name
-        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
-    ) -> dict[str, Any]:
-        return self._refuse()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._refuse()
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
         raise plain(self.error)
+
+    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815  Spark's names

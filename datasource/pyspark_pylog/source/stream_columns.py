@@ -11,10 +11,10 @@ from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.source.data_columns import DataColumns, check_text, data_columns, value_of, versions_of
 from pyspark_pylog.source.ranges import topics_asked_for
-from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.typed import check_typed
-from spark_log.metadata.schemas import schema_of
+from spark_log.client.reader.plan import SliceRead
+from spark_log.client.reader.typed import check_typed
 from spark_log.metadata.state import State
+from spark_log.metadata.topics.schemas import schema_of
 
 
 class StreamColumns:

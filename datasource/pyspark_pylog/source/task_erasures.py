@@ -1,7 +1,7 @@
 """Whether records were erased since the driver planned a task: what a task reads after an erasure is planned again.
 
-A frame is planned once and used for days.  Its plan names objects that an erasure has replaced, and that upkeep deletes
-only days later.
+A frame is planned once and used for days.  Its plan names objects that an erasure has replaced, and that maintenance
+deletes only days later.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
 
-from pyspark_pylog.open_log import KEPT, KEPT_MAX, Key
-from pyspark_pylog.planned_log import PlannedLog
-from pyspark_pylog.task_metadata import newest_journal
-from spark_log.clock import SystemClock
+from pyspark_pylog.log.open_log import KEPT, KEPT_MAX, Key
+from pyspark_pylog.log.planned_log import PlannedLog
+from pyspark_pylog.log.task_metadata import newest_journal
 from spark_log.errors import StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.metadata.erasures import erased_at
+from spark_log.runtime.clock import SystemClock
 
 LOOK_MS = 1000
 """After this time, the log is looked at again: each look is a request.  All tasks of a process share it."""

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
-from spark_log.metadata.pending_commits import is_due
+from spark_log.metadata.commits.pending_commits import is_due
 from spark_log.metadata.records import Piece
-from spark_log.metadata.replicas import copies_of
+from spark_log.metadata.replicas.replicas import copies_of
 from spark_log.metadata.state import Partition, State, TopicKey, entries_of
 from spark_log.model import Slice
 from spark_log.text import counted
@@ -144,7 +144,7 @@ def objects_count_their_slices(state: State) -> Iterator[str]:
 
 
 def dropped_objects_are_not_live(state: State) -> Iterator[str]:
-    """No dropped object, and no list of them, is live: upkeep deletes it."""
+    """No dropped object, and no list of them, is live: maintenance deletes it."""
     for name in (*state.dropped, *state.dropped_lists):
         if name in state.objects:
             yield f"{name} is dropped, and has {counted(state.objects[name].live, 'live slice')}"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from spark_log.metadata.invariants.partitions import shown_partition
-from spark_log.metadata.reassignments import is_moving, objects_elsewhere
-from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
-from spark_log.metadata.replicas import can_lead
+from spark_log.metadata.replicas.reassignments import is_moving, objects_elsewhere
+from spark_log.metadata.replicas.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
+from spark_log.metadata.replicas.replicas import can_lead
 from spark_log.metadata.state import State
 from spark_log.model import Slice
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+from spark_log.metadata.commits.identities import is_of_deleted
 from spark_log.metadata.invariants.partitions import shown_partition
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.state import ProducerState, State
 
 Key = TypeVar("Key")
@@ -149,8 +150,10 @@ def erasures_never_fall(old: State, new: State) -> Iterator[str]:
 
 
 def sequences_never_fall(old: State, new: State) -> Iterator[str]:
-    """An identity's epoch, and its last sequence within an epoch, unless that commit is lost."""
+    """An identity's epoch, and its last sequence within one, unless that commit is lost, or its topics are gone."""
     for name, before, after in rows_of_both(old.producers, new.producers):
+        if is_of_deleted(new, name, before, after.last):
+            continue
         if after.epoch < before.epoch:
             yield f"the epoch of {name} falls from {before.epoch} to {after.epoch}"
         elif after.epoch == before.epoch and after.last < before.last and not _is_lost(old, name, before):

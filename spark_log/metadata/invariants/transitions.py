@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from spark_log.metadata.invariants.steps import rows_of_both
-from spark_log.metadata.replica_state import Broker, PlacementGroup
+from spark_log.metadata.replicas.replica_state import Broker, PlacementGroup
 from spark_log.metadata.state import Leadership, ProducerState, State
 
 LEGAL: Mapping[str, frozenset[tuple[str, str]]] = {

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import spark_log
+from spark_log.maintenance.maintain import maintain_once
 from spark_log.model import TopicPartition
-from spark_log.node.maintain import maintain_once
-from spark_log.node.verify import verify
+from spark_log.recovery.verify import verify
 from tests.spark.random_runs.check import Check, Way, name_of
 from tests.spark.random_runs.engines import Engine, Kept
 from tests.spark.random_runs.model import (

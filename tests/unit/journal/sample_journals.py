@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide.commits import Committed, decide_commit
-from spark_log.metadata.decide.topics import decide_create_topic
+from spark_log.metadata.commits.decide_commits import Committed, decide_commit
 from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.topics.decide_topics import decide_create_topic
 from spark_log.model import DataObject, Run
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
@@ -90,7 +90,7 @@ def create(journal: Journal, name: str = "t") -> str:
 
 
 def commit(journal: Journal, producer: str, sequence: int, topic: str = "id-t", *, finish: bool = True) -> Committed:
-    """One record, and the upkeep that it starts; no object is put, since nobody reads it."""
+    """One record, and the maintenance that it starts; no object is put, since nobody reads it."""
     name = f"data/{0:016x}/{producer}-{sequence}.seg"
     record = CommitRecord(
         producer=producer,
@@ -101,5 +101,5 @@ def commit(journal: Journal, producer: str, sequence: int, topic: str = "id-t", 
     )
     committed = journal.propose(lambda state, now: decide_commit(state, record))
     if finish:
-        journal.finish_upkeep()
+        journal.finish_maintenance()
     return committed

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.clock import SystemClock
 from spark_log.errors import StorageError, StorageUnavailable
-from spark_log.journal.claims import TRIES, claim, claimed, drop_claims
+from spark_log.journal.storage.claims import TRIES, claim, claimed, drop_claims
 from spark_log.journal.store_operations import Delete, Get, PutAnswer, PutNew, Stores, WrittenTime, run
+from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore

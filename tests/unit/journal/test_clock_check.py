@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed
 from spark_log.journal.journal import Journal
-from spark_log.node.maintain import maintain_once
+from spark_log.maintenance.maintain import maintain_once
+from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
@@ -98,7 +98,7 @@ def test_a_real_disk_s_clock_counts(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("meta/pin/*"))
 
 
-def test_an_upkeep_with_a_wrong_clock_expires_nothing(
+def test_an_maintenance_with_a_wrong_clock_expires_nothing(
     store: ObjectStore, honest: spark_log.Log, true: ManualClock
 ) -> None:
     """Retention goes by the clock of who applies it."""

@@ -9,17 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from spark_log.debug import INVARIANTS_VARIABLE
-from spark_log.journal import batch_decision, commit_protocol
+from spark_log.journal import batch_decision
 from spark_log.journal.context import Context, Proposal
-from spark_log.journal.opening import View, open_view
+from spark_log.journal.storage import commit_protocol
+from spark_log.journal.storage.opening import View, open_view
 from spark_log.journal.store_operations import PutNew, Sleep, Steps, Stores, run
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.topics import decide_create_topic
+from spark_log.metadata.decision import Decision
 from spark_log.metadata.records import AnyRecord, CommitRecord
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
+from spark_log.metadata.topics.decide_topics import decide_create_topic
 from spark_log.model import DataObject, Run
+from spark_log.runtime.debug import INVARIANTS_VARIABLE
 from spark_log.store.memory import MemoryStore
 from tests.unit.journal.sample_journals import TickingClock, commit, create, open_log
 

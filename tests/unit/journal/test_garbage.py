@@ -6,9 +6,9 @@ import pytest
 from immutables import Map
 
 from spark_log.journal.garbage_collection import garbage
-from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import OWN_ROOT, Get
 from spark_log.metadata.state import DroppedList, State
+from spark_log.store.object_names import data_key
 
 
 def test_a_list_that_is_known_to_have_none_of_the_names_is_not_read_again() -> None:

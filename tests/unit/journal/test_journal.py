@@ -1,4 +1,4 @@
-"""The journal over real stores: many writers, lost answers, upkeep, and what a commit costs."""
+"""The journal over real stores: many writers, lost answers, maintenance, and what a commit costs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from spark_log.errors import (
 )
 from spark_log.journal.garbage_collection import collect
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
-from spark_log.journal.opening import open_view
-from spark_log.metadata.decide.commits import Committed
+from spark_log.journal.storage.opening import open_view
+from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
+from spark_log.store.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.testing.stores import Faults, FaultyStore, Wrapper
 from tests.unit.journal.sample_journals import (
     CountingStore,
@@ -143,7 +143,7 @@ def test_nobody_waits_for_a_checkpoint(make: Callable[[Path], ObjectStore], tmp_
         commit(journal, "p", sequence, finish=False)
     assert store.puts == 1
     store.go_on.set()
-    journal.finish_upkeep()
+    journal.finish_maintenance()
     assert len(store.list(CHECKPOINTS)) == store.puts == 1
     commit(journal, "p", 220)
     assert len(store.list(CHECKPOINTS)) == 2
@@ -171,15 +171,15 @@ def test_garbage_goes_when_the_fence_has_passed_it(make: Callable[[Path], Object
 def test_what_a_commit_and_an_open_cost_does_not_grow() -> None:
     """Store operations of the 100th commit and of the 10,000th, and of opening the log after each.
 
-    Four for a commit: put, read back, look at the record before it, list.  Opening reads the checkpoint and what
-    follows it.
+    Five for a commit: look for the next record, put, read back, look at the record before it, list.  Opening reads the
+    checkpoint and what follows it.
     """
     store = CountingStore(MemoryStore(f"journal-{next(numbers)}"))
     journal = open_log(store, step_ms=100_000)
     create(journal)
     early = _cost(journal, store, 100)
     late = _cost(journal, store, 10_000)
-    assert early["commit"] == late["commit"] == {"put_new": 1, "get": 2, "list": 1}
+    assert early["commit"] == late["commit"] == {"put_new": 1, "get": 3, "list": 1}
     assert late["open"]["list"] == early["open"]["list"] == 2
     assert late["open"]["get"] <= 150
     assert len(store.list(LOG)) < 2_500 and len(store.list(CHECKPOINTS)) == 2
@@ -188,7 +188,7 @@ def test_what_a_commit_and_an_open_cost_does_not_grow() -> None:
 
 
 def _cost(journal: Journal, store: CountingStore, commits: int) -> dict[str, Any]:
-    """Operations of one commit that is not followed by upkeep, and of opening, once the log has so many commits."""
+    """Operations of a commit without maintenance, and of opening, once the log has so many commits."""
     state = journal.state
     for sequence in range(state.producers["p"].last + 1 if "p" in state.producers else 0, commits):
         commit(journal, "p", sequence)

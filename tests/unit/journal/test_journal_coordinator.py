@@ -18,13 +18,13 @@ from spark_log.errors import (
     SparkLogError,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, LOG
-from spark_log.journal.opening import View, follow
+from spark_log.journal.storage.opening import View, follow
 from spark_log.journal.store_operations import Answered, Changes
-from spark_log.metadata.decide.topics import decide_create_topic
 from spark_log.metadata.state import Leadership
+from spark_log.metadata.topics.decide_topics import decide_create_topic
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
+from spark_log.store.object_names import CHECKPOINTS, LOG
 from spark_log.testing.stores import Wrapper
 from tests.unit.journal.sample_journals import (
     CountingStore,

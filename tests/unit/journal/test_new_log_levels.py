@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from simulation.levels import TODAY, TOMORROW, supporting
 from spark_log.errors import UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import LOG, log_key
-from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.commands import DeleteTopic
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.formats.batch_format import decode_batch
 from spark_log.metadata.records import CreateTopicRecord, FeatureLevelRecord, TakeOverRecord
 from spark_log.store.base import ObjectStore
-from spark_log.testing.levels import TODAY, TOMORROW, supporting
+from spark_log.store.object_names import LOG, log_key
 from tests.unit.journal.sample_journals import create, open_log, stores
 
 

@@ -15,23 +15,23 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
-from spark_log.clock import SystemClock
+from simulation.harness.failing_syncs import FailingSyncs
 from spark_log.errors import LeaderNotAvailable, NoSpace, StorageError, StorageUnavailable
-from spark_log.journal import copy_sources
-from spark_log.journal.broker_roots import BrokerFile, Roots, write_broker_file
-from spark_log.journal.object_names import FORMAT_KEY
-from spark_log.journal.replica_puts import NoReplica, ReplicaPut, ReplicaPuts, ToPut, copy_missing, put_replicas
-from spark_log.metadata.replica_state import Broker
-from spark_log.metadata.replicas import Targets
+from spark_log.metadata.replicas.replica_state import Broker
+from spark_log.metadata.replicas.replicas import Targets
 from spark_log.model import Placed
+from spark_log.roots import copy_sources
+from spark_log.roots.broker_roots import BrokerFile, Roots, write_broker_file
+from spark_log.roots.replica_puts import NoReplica, ReplicaPut, ReplicaPuts, ToPut, copy_missing, put_replicas
+from spark_log.runtime.clock import SystemClock
 from spark_log.segment.schema import RECORD_SCHEMA
 from spark_log.segment.writer import SegmentWriter
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.disk_sync import TrustedDisks
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
+from spark_log.store.object_names import FORMAT_KEY
 from spark_log.store.retry import with_retries
-from spark_log.testing.failing_syncs import FailingSyncs
 from spark_log.testing.stores import ControlledStore, Wrapper
 
 NAME = "data/0000000000000001/x.seg"

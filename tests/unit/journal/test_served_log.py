@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.metadata_log_contract import ClientLogContract, OpenLog
 from spark_log.errors import (
     AuthenticationFailed,
     CoordinatorNotAvailable,
@@ -19,15 +20,14 @@ from spark_log.errors import (
 )
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import log_key
 from spark_log.journal.served_log import ServedLog, ServedView
 from spark_log.journal.store_operations import Answered, Changes, Snapshot, Steps, Stores, run
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.projection import Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.store.memory import MemoryStore
+from spark_log.store.object_names import log_key
 from spark_log.testing.clocks import ManualClock
-from spark_log.testing.metadata_log_contract import ClientLogContract, OpenLog
 from tests.unit.journal.sample_journals import numbers
 
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from spark_log.clock import SystemClock
+from simulation.harness.metadata_log_contract import MetadataLogContract, OpenLog
 from spark_log.errors import NoLog
 from spark_log.journal.context import Context, Proposal
-from spark_log.journal.log_format import Format, parse_format
-from spark_log.journal.object_names import FORMAT_KEY
-from spark_log.journal.storage_log import open_storage_log
+from spark_log.journal.storage.log_format import Format, parse_format
+from spark_log.journal.storage.storage_log import open_storage_log
 from spark_log.journal.store_operations import Stores, run
-from spark_log.metadata.checkpoint_format import CHANGES_MIN, folded
 from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.formats.checkpoint_format import CHANGES_MIN, folded
+from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.metadata_log_contract import MetadataLogContract, OpenLog
+from spark_log.store.object_names import FORMAT_KEY
 from spark_log.testing.stores import Wrapper
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from spark_log.metadata.checkpoint_format import COLUMNS, KINDS
-from spark_log.metadata.frames import Frame, encode_end, encode_frames, read_frames
+from spark_log.metadata.formats.checkpoint_format import COLUMNS, KINDS
+from spark_log.metadata.maps.frames import Frame, encode_end, encode_frames, read_frames
 
 FIRST_LINE = b"pylog-checkpoint 4\n"
 

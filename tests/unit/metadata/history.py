@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from spark_log.metadata.decide.commits import Committed, decide_commit
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
-from spark_log.metadata.decide.upkeep import decide_fence, decide_swap
+from spark_log.metadata.commits.decide_commits import Committed, decide_commit
+from spark_log.metadata.decision import Decision
+from spark_log.metadata.formats.slice_index import decode_piece, slices_of
 from spark_log.metadata.invariants import check_state, check_step
+from spark_log.metadata.maintenance.decide_maintenance import decide_fence, decide_swap
+from spark_log.metadata.maintenance.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.metadata.records import Batch, CommitRecord, GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.restores import history_of
-from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import State, TopicKey
-from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
+from spark_log.metadata.topics.decide_topics import decide_create_topic, decide_set_configs
 from spark_log.model import DataObject, Run, Slice
 
 

@@ -7,20 +7,18 @@ from typing import Any
 
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command
-from spark_log.metadata.commands import CreateTopic
-from spark_log.metadata.decide.commits import Committed, decide_commit
-from spark_log.metadata.decide.upkeep import bootstrap_records, decide_swap
+from spark_log.metadata.commands import CreateTopic, Report
+from spark_log.metadata.commits.decide_commits import Committed, decide_commit
+from spark_log.metadata.maintenance.decide_maintenance import bootstrap_records, decide_swap
 from spark_log.metadata.replay import next_version, replay_records
-from spark_log.metadata.replica_commands import (
-    AddCopies,
+from spark_log.metadata.replicas.replica_commands import (
     FenceBroker,
     JoinIsr,
     RegisterBroker,
-    RemoveCopies,
     ReturnBroker,
 )
-from spark_log.metadata.replica_state import PlacementGroup
-from spark_log.metadata.replicas import epoch_of, group_at, group_number
+from spark_log.metadata.replicas.replica_state import PlacementGroup
+from spark_log.metadata.replicas.replicas import epoch_of, group_at, group_number
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Placed, Slice
@@ -140,10 +138,10 @@ class ReplicaHistory(History):
         return bool(self.do(lambda state, now: decide_swap(state, swap)))
 
     def copied(self, broker: int, *names: str, epoch: int | None = None) -> bool:
-        return bool(self.command(AddCopies(copies=self._copies(broker, names, epoch))))
+        return bool(self.command(Report(record=r.HeldRecord(copies=self._copies(broker, names, epoch)))))
 
     def lost(self, broker: int, *names: str, epoch: int | None = None) -> bool:
-        return bool(self.command(RemoveCopies(copies=self._copies(broker, names, epoch))))
+        return bool(self.command(Report(record=r.MissingRecord(copies=self._copies(broker, names, epoch)))))
 
     def _copies(self, broker: int, names: Iterable[str], epoch: int | None) -> tuple[r.Copy, ...]:
         at = (epoch_of(self.state, broker) or 0) if epoch is None else epoch

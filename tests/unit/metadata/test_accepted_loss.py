@@ -12,16 +12,16 @@ from immutables import Map
 
 from spark_log.groups.group import Roster
 from spark_log.groups.member_share import Share
-from spark_log.metadata.accepted_loss import RAISED, renew
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import TRANSACTIONAL
+from spark_log.metadata.commits.last_commit import LastCommit
 from spark_log.metadata.erasures import waits_for
 from spark_log.metadata.features import SUPPORTED
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.invariants import check_state
-from spark_log.metadata.last_commit import LastCommit
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.maintenance.accepted_loss import RAISED, renew
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment, ReplicaMember
+from spark_log.metadata.replicas.replica_state import Broker, Copies, PlacementGroup, Reassignment, ReplicaMember
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
@@ -39,6 +39,7 @@ from spark_log.metadata.state import (
     PendingCommit,
     ProducerState,
     Restore,
+    SetBack,
     ShareMember,
     State,
     Topic,
@@ -126,11 +127,14 @@ STATE = State(
     lost=Map({(OLD, 0): (LostRange(1, 2, 3),)}),
     erasures=Map({OLD: ErasedTopic("t", 8, (OpenErasure(8, 9, ((0, ""), (1, "d")), True),), 9)}),
     former_roots=Map({"d": FormerRoot(3, "/disks/3", 3, True)}),
+    line=("b1", "b2"),
+    strays=(7,),
     features=Map({"metadata.version": 1}),
+    set_backs=(SetBack("8-a", {("any", 0): 3}),),
 )
 """With a value in each field of each class."""
 
-OF_THE_PROCESS = {"recent"}
+OF_THE_PROCESS = {"recent", "set_backs"}
 """Fields that are no part of the log's contents."""
 RENEWED: dict[str, object] = {
     "version": VERSION,
@@ -144,6 +148,8 @@ RENEWED: dict[str, object] = {
     "forgotten": Map({("g", "t", 1): Forgotten(VERSION, 2)}),
     "generations": 18 + RAISED,
     "coordinator": Leadership(15 + RAISED),
+    "line": (),
+    "strays": (),
     "features": Map(SUPPORTED),
     "erasures": Map({NEW: ErasedTopic("t", 8, (OpenErasure(VERSION, 9, ((0, ""), (1, "d")), True),), 9)}),
 }
@@ -252,5 +258,5 @@ def test_nothing_has_an_old_id() -> None:
 
 def test_a_checkpoint_has_all_fields() -> None:
     """Those of before the loss, and those that continue it."""
-    for state in (STATE, replace(renewed(), recent=())):
+    for state in (STATE, replace(renewed(), recent=(), set_backs=())):
         assert decode_checkpoint(encode_checkpoint(state), "x") == state

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from spark_log.metadata import records as r
 from spark_log.metadata.changes import NAMES_MAX, RECENT_VERSIONS
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from tests.unit.metadata.history import History, positions
@@ -110,7 +110,7 @@ def test_after_a_version_that_may_have_changed_anything_changes_are_named_again(
 
 
 def test_which_versions_concern_clients_that_wait_for_records(log: History) -> None:
-    """Records concern those of their topics, positions and upkeep nobody, a new topic everybody."""
+    """Records concern those of their topics, positions and maintenance nobody, a new topic everybody."""
     topic = log.create("t")
 
     def changes(old: State) -> tuple[list[str], bool]:

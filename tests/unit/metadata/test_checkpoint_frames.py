@@ -17,7 +17,8 @@ from immutables import Map
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.metadata import state as s
-from spark_log.metadata.checkpoint_format import (
+from spark_log.metadata.commits.last_commit import LastCommit, last_commit
+from spark_log.metadata.formats.checkpoint_format import (
     CHANGES_MIN,
     COLUMNS,
     KINDS,
@@ -29,13 +30,12 @@ from spark_log.metadata.checkpoint_format import (
     reads_back,
     state_json,
 )
-from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
-from spark_log.metadata.column_map import ColumnMap, fold
-from spark_log.metadata.frames import FRAME_BYTES, encode_columns, encode_end, encode_frames, read_frames
-from spark_log.metadata.last_commit import LastCommit, last_commit
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.maps.column_blocks import ObjectBlock, PartitionBlock
+from spark_log.metadata.maps.column_map import ColumnMap, fold
+from spark_log.metadata.maps.frames import FRAME_BYTES, encode_columns, encode_end, encode_frames, read_frames
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment, ReplicaMember
+from spark_log.metadata.replicas.replica_state import Broker, Copies, PlacementGroup, Reassignment, ReplicaMember
 from spark_log.metadata.state import State
 from spark_log.model import Slice
 from tests.unit.metadata.checkpoints import FIRST_LINE, checkpoint_of, checkpoint_of_frames, frames_of
@@ -194,6 +194,8 @@ def full_state() -> State:
             s.PendingCommit("p", 3, 9, ("data/0000000000000008/f.seg",), (("id-1", 0, a_slice),)),
             s.PendingCommit("q", 0, 9, (), (), (("id-1", 0, a_piece),), -1),
         ),
+        line=("b8", "b9"),
+        strays=(7,),
         features=Map({"metadata.version": 1}),
     )
 
@@ -301,7 +303,7 @@ def test_a_log_that_never_has_a_broker_pays_nothing_for_them() -> None:
 def test_reading_a_checkpoint_of_a_log_without_brokers_imports_no_pandas() -> None:
     """20 MB and half a second for each process that opens a log."""
     script = (
-        "import sys; from spark_log.metadata.checkpoint_format import decode_checkpoint as read;"
+        "import sys; from spark_log.metadata.formats.checkpoint_format import decode_checkpoint as read;"
         "state = read(open(sys.argv[1], 'rb').read(), 'x'); list(state.objects.items()); print('pandas' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(GOLDEN_PLAIN)], capture_output=True, text=True, check=True)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_log.metadata.accepted_loss import renew
-from spark_log.metadata.cleaner_point import HORIZON_PARTS, moved_point, tombstones_from
 from spark_log.metadata.commands import AnyCommand, MarkCleaned
-from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
-from spark_log.metadata.decide.upkeep import decide_reset_clock
+from spark_log.metadata.maintenance.accepted_loss import renew
+from spark_log.metadata.maintenance.cleaner_point import HORIZON_PARTS, moved_point, tombstones_from
+from spark_log.metadata.maintenance.decide_maintenance import decide_reset_clock
 from spark_log.metadata.records import Cleaned, CleanedRecord
 from spark_log.metadata.state import CleanedPart
+from spark_log.metadata.topics.decide_topics import decide_delete_topic, decide_trim
 from tests.unit.metadata.history import History
 
 DAY = 86_400_000

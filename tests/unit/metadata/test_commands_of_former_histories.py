@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.metadata import commands, group_commands, replica_commands
+from spark_log.metadata import commands
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command
-from spark_log.metadata.commands import TRANSACTIONAL, AbortTransaction, InitProducer, Start, Trim
-from spark_log.metadata.replica_commands import (
-    AddCopies,
+from spark_log.metadata.commands import TRANSACTIONAL, AbortTransaction, InitProducer, Report, Start, Trim
+from spark_log.metadata.groups import group_commands
+from spark_log.metadata.replicas import replica_commands
+from spark_log.metadata.replicas.replica_commands import (
     AddPendingCopies,
     DropCopies,
-    EndReassignments,
-    RemoveCopies,
     ReturnBroker,
 )
 from spark_log.metadata.restores import history_of
@@ -64,7 +63,7 @@ def test_a_copy_on_a_disk_of_the_lost_log_is_none_of_the_restored_one() -> None:
         one.renew(1)
     epoch = log.state.brokers[1].epoch
     assert other.state.brokers[1].epoch == epoch and other.brokers_of(name) == (0,)
-    made = AddCopies(copies=(r.Copy(name, 1, epoch),), history=history_of(log.state))
+    made = Report.of(log.state, r.HeldRecord(copies=(r.Copy(name, 1, epoch),)))
     assert other.command(made) is False and other.brokers_of(name) == (0,)
     assert log.command(made) and log.brokers_of(name) == (0, 1)
 
@@ -72,7 +71,7 @@ def test_a_copy_on_a_disk_of_the_lost_log_is_none_of_the_restored_one() -> None:
 def test_a_copy_that_the_lost_log_lacks_is_not_missing_in_the_restored_one() -> None:
     log, other, name = pair()
     epoch = log.state.brokers[1].epoch
-    assert other.command(RemoveCopies(copies=(r.Copy(name, 1, epoch),), history=history_of(log.state))) is False
+    assert other.command(Report.of(log.state, r.MissingRecord(copies=(r.Copy(name, 1, epoch),)))) is False
     assert other.brokers_of(name) == (0, 1)
 
 
@@ -121,7 +120,7 @@ def test_a_move_does_not_end_by_what_the_lost_log_had_in_place() -> None:
     row = log.state.reassignments["t", 0]
     assert row.version == other.state.reassignments["t", 0].version
     end = r.Moved("t", 0, row.version, log.state.version)
-    assert other.command(EndReassignments(partitions=(end,), history=history_of(log.state))) is False
+    assert other.command(Report.of(log.state, r.MovedRecord(partitions=(end,)))) is False
 
 
 def test_records_are_not_removed_by_offsets_of_the_lost_log() -> None:
@@ -169,7 +168,7 @@ def made_in(path: Path, names: set[str]) -> Iterator[tuple[str, bool]]:
 def test_whoever_makes_such_a_command_gives_the_history(folder: str) -> None:
     """Without it, the command does nothing in any restored log.  No simulation has one."""
     names = of_a_history()
-    assert {"AddCopies", "Append", "CommitOffsets", "Swap", "Trim"} <= names
+    assert {"Append", "CommitOffsets", "Report", "Swap", "Trim"} <= names
     paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "testing" not in path.parts]
     made = dict(one for path in paths for one in made_in(path, names))
     assert [where for where, is_given in made.items() if not is_given] == []

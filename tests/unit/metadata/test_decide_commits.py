@@ -17,15 +17,15 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UploadFenced,
 )
-from spark_log.metadata.decide.commits import Committed, decide_commit
-from spark_log.metadata.decide.topics import (
+from spark_log.metadata.commits.decide_commits import Committed, decide_commit
+from spark_log.metadata.commits.decide_transactional_ids import decide_init_producer, epoch_of_holder
+from spark_log.metadata.records import DeleteTopicRecord, FenceRecord
+from spark_log.metadata.replay import ANSWER_MS
+from spark_log.metadata.topics.decide_topics import (
     decide_delete_topic,
     decide_set_configs,
     decide_trim,
 )
-from spark_log.metadata.decide.transactional_ids import decide_init_producer, epoch_of_holder
-from spark_log.metadata.records import FenceRecord
-from spark_log.metadata.replay import ANSWER_MS
 from spark_log.model import APPEND_TIME, DataObject
 from tests.unit.metadata.history import History
 
@@ -181,6 +181,50 @@ def test_an_applications_older_version_is_skipped(log: History) -> None:
         again(5, 3)
 
 
+def test_versions_in_a_deleted_topic_do_not_count_in_one_that_is_created_again(log: History) -> None:
+    """Nor lower ones.  They count while one of the topics is there to which rows of the last one went."""
+    topic, other = log.create(), log.create("other")
+
+    def write(version: int, producer: str, *topics: str) -> Committed:
+        runs = [(one, 0, 2 // len(topics)) for one in topics]
+        commit = log.upload(*runs, producer=producer, sequence=version, birth=-1, dense=False)
+        return log.do(lambda state, now: decide_commit(state, commit, skip_older=True))
+
+    query = f"{'0' * 8}-{'-'.join(['0' * 4] * 3)}-{'0' * 12}/sink"
+    for producer in ("app:a:t", "app:b:t", f"app:{query}:t", "query:q"):
+        write(5, producer, topic)
+    write(5, "app:both:", topic, other)
+    log.write(DeleteTopicRecord(topic_id=topic))
+    new = log.create()
+    assert write(5, "app:a:t", new).ranges == {(new, 0): range(2)}
+    assert write(3, "app:b:t", new).ranges == {(new, 0): range(2, 4)}
+    assert write(3, "app:b:t", new).repeated and write(2, "app:b:t", new).repeated
+    for producer in ("app:both:", f"app:{query}:t", "query:q"):
+        assert write(5, producer, new).repeated
+    assert log.state.partitions[new, 0].end == 4
+
+
+def test_an_older_version_stays_skipped_in_a_topic_that_is_still_there(log: History) -> None:
+    """The last version went to topics that were deleted since, such as one for bad rows; the older one did not."""
+    topic, other = log.create(), log.create("other")
+
+    def write(version: int, producer: str, *topics: str) -> Committed:
+        commit = log.upload(
+            *((one, 0, 1) for one in topics), producer=producer, sequence=version, birth=-1, dense=False
+        )
+        return log.do(lambda state, now: decide_commit(state, commit, skip_older=True))
+
+    for producer in ("app:a:t", "app:b:"):
+        write(5, producer, topic)
+        write(6, producer, other)
+    log.write(DeleteTopicRecord(topic_id=other))
+    for producer in ("app:a:t", "app:b:"):
+        assert write(5, producer, topic).repeated
+    assert log.state.partitions[topic, 0].end == 2
+    new = log.create("other")
+    assert write(6, "app:a:t", new).ranges == {(new, 0): range(1)}
+
+
 # Promise: tasks/backfill.md#a-large-table
 def test_a_version_that_was_planned_by_an_older_one_is_refused(log: History) -> None:
     """Another writer has committed since, or the application has expired.  A repeat of the last commit is a repeat."""
@@ -245,6 +289,14 @@ def test_an_upload_below_the_fence_is_refused(log: History) -> None:
     assert log.pass_fence() >= old
     with pytest.raises(UploadFenced, match="write the data again"):
         log.commit((topic, 0, 1), upload_epoch=old)
+    assert log.commit((topic, 0, 1)).ranges == {(topic, 0): range(1)}
+
+
+def test_an_upload_from_beyond_the_log_is_refused(log: History) -> None:
+    """It began in a log that has since been set back to an older copy, which may lack the objects."""
+    topic = log.create()
+    with pytest.raises(UploadFenced, match="set back to an older copy"):
+        log.commit((topic, 0, 1), upload_epoch=log.state.version + 1)
     assert log.commit((topic, 0, 1)).ranges == {(topic, 0): range(1)}
 
 

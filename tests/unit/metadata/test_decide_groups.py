@@ -15,11 +15,11 @@ from spark_log.errors import (
 )
 from spark_log.groups.group import Roster
 from spark_log.metadata import commands as c
-from spark_log.metadata import group_commands as gc
 from spark_log.metadata import records as r
-from spark_log.metadata.decide.commits import decide_commit
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.groups import (
+from spark_log.metadata.commits.decide_commits import decide_commit
+from spark_log.metadata.decision import Decision
+from spark_log.metadata.groups import group_commands as gc
+from spark_log.metadata.groups.decide_groups import (
     check_group_free,
     decide_commit_offsets,
     decide_delete_offsets,
@@ -27,13 +27,13 @@ from spark_log.metadata.decide.groups import (
     decide_renew_session,
     decide_set_generation,
 )
-from spark_log.metadata.decide.topics import (
+from spark_log.metadata.maintenance.decide_maintenance import decide_expire
+from spark_log.metadata.replay import next_version, replay_records
+from spark_log.metadata.state import State
+from spark_log.metadata.topics.decide_topics import (
     decide_delete_topic,
     decide_set_configs,
 )
-from spark_log.metadata.decide.upkeep import decide_expire
-from spark_log.metadata.replay import next_version, replay_records
-from spark_log.metadata.state import State
 from tests.unit.metadata.history import History, positions
 
 

@@ -21,9 +21,9 @@ from spark_log.errors import (
 )
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import AddPartitions, CreateTopic, DeleteTopic, SetConfigs
-from spark_log.metadata.decide.commits import decide_commit
-from spark_log.metadata.decide.replicas import WAITED_FOR_MS
-from spark_log.metadata.replica_commands import (
+from spark_log.metadata.commits.decide_commits import decide_commit
+from spark_log.metadata.replicas.decide_replicas import WAITED_FOR_MS
+from spark_log.metadata.replicas.replica_commands import (
     ElectLeader,
     FenceBroker,
     RegisterBroker,
@@ -31,8 +31,8 @@ from spark_log.metadata.replica_commands import (
     ResetReplicas,
     ReturnBroker,
 )
-from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
-from spark_log.metadata.replicas import group_numbers
+from spark_log.metadata.replicas.replica_state import NO_LEADER, OWN_BROKER
+from spark_log.metadata.replicas.replicas import group_numbers
 from spark_log.model import Placed
 from tests.unit.metadata.history import History
 from tests.unit.metadata.replica_history import ReplicaHistory

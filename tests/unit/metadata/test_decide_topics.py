@@ -15,14 +15,14 @@ from spark_log.errors import (
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
 )
-from spark_log.metadata.decide.topics import (
+from spark_log.metadata.state import TopicKey
+from spark_log.metadata.topics.decide_topics import (
     decide_add_partitions,
     decide_create_topic,
     decide_delete_topic,
     decide_set_configs,
     decide_trim,
 )
-from spark_log.metadata.state import TopicKey
 from tests.unit.metadata.history import History, positions
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_log.errors import InvalidRequest
-from spark_log.metadata.clock_reset import reset_clock
-from spark_log.metadata.copy_retention import MARKS_PER_TIME
-from spark_log.metadata.replica_commands import DropCopies
-from spark_log.metadata.replicas import deficit, keeps, lacked_objects
+from spark_log.metadata.maintenance.clock_reset import reset_clock
+from spark_log.metadata.replicas.copy_retention import MARKS_PER_TIME
+from spark_log.metadata.replicas.replica_commands import DropCopies
+from spark_log.metadata.replicas.replicas import deficit, keeps, lacked_objects
 from tests.unit.metadata.replica_history import ReplicaHistory
 
 MINUTE = 60_000

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from spark_log.errors import CorruptObject, SequenceConflict, UnsupportedVersion
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.metadata import records as r
-from spark_log.metadata.batch_format import decode_batch, encode_batch
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, state_json
-from spark_log.metadata.consumer_offsets import progress_of
+from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint, state_json
+from spark_log.metadata.groups.consumer_offsets import progress_of
 from spark_log.metadata.records import Batch
 from spark_log.metadata.state import GroupPosition, GroupState
 from spark_log.model import DataObject, Run, Slice

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from spark_log.client.administering.erasure_status import former_root
-from spark_log.metadata.accepted_loss import renew
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.commands import AddFormerRoot, MarkErased, MarkWiped
-from spark_log.metadata.decide.upkeep import decide_reset_clock
-from spark_log.metadata.erasures import erased_at, name_of_own, waits_for, wiped_upto
+from dataclasses import replace
+
+from spark_log.client.admin.erasure_status import former_root
+from spark_log.metadata.commands import AddFormerRoot, Report
+from spark_log.metadata.erasures import erased_at, erased_since, name_of_own, waits_for, wiped_upto
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.maintenance.accepted_loss import renew
+from spark_log.metadata.maintenance.decide_maintenance import decide_reset_clock
 from spark_log.metadata.projection import apply, asking_for, delta, held_of, nothing_held
-from spark_log.metadata.records import DeleteTopicRecord, RegisterBrokerRecord, RemoveBrokerRecord, ResetReplicasRecord
+from spark_log.metadata.records import (
+    DeleteTopicRecord,
+    ErasedRecord,
+    RegisterBrokerRecord,
+    RemoveBrokerRecord,
+    ResetReplicasRecord,
+    WipedRecord,
+)
+from spark_log.metadata.renewed_ids import VERSIONS, renewed_id
+from spark_log.metadata.state import ObjectRow
 from tests.unit.metadata.history import History
 
 OWN = (0, "")
@@ -24,7 +35,7 @@ def log_with_broker() -> History:
 
 def wipe(log: History, root: tuple[int, str], upto: int | None = None) -> bool:
     version = log.state.fence if upto is None else upto
-    return bool(log.do(MarkWiped(broker=root[0], directory=root[1], upto=version)))
+    return bool(log.do(Report(record=WipedRecord(broker=root[0], directory=root[1], upto=version))))
 
 
 def test_an_erasure_is_open_until_each_root_is_wiped_beyond_its_version() -> None:
@@ -32,7 +43,7 @@ def test_an_erasure_is_open_until_each_root_is_wiped_beyond_its_version() -> Non
     log = log_with_broker()
     topic = log.create()
     assert erased_at(log.state, topic) == -1
-    assert log.do(MarkErased(topic_id=topic))
+    assert log.do(Report(record=ErasedRecord(topic_id=topic)))
     version = log.state.version
     assert erased_at(log.state, topic) == version
     assert [one.roots for one in log.state.erasures[topic].unfinished] == [(OWN, DISK)]
@@ -54,7 +65,7 @@ def test_the_row_of_a_deleted_topic_stays_while_a_root_may_have_copies() -> None
     """A topic that is created again has another id, and knows nothing of it."""
     log = log_with_broker()
     topic = log.create()
-    log.do(MarkErased(topic_id=topic))
+    log.do(Report(record=ErasedRecord(topic_id=topic)))
     log.write(DeleteTopicRecord(topic_id=topic))
     assert topic not in log.state.topics
     log.pass_fence()
@@ -62,7 +73,7 @@ def test_the_row_of_a_deleted_topic_stays_while_a_root_may_have_copies() -> None
     assert topic in log.state.erasures
     wipe(log, DISK)
     assert topic not in log.state.erasures
-    assert not log.do(MarkErased(topic_id=topic))
+    assert not log.do(Report(record=ErasedRecord(topic_id=topic)))
 
 
 def test_a_root_that_is_registered_again_is_not_a_former_one() -> None:
@@ -73,7 +84,7 @@ def test_a_root_that_is_registered_again_is_not_a_former_one() -> None:
     assert "d1" in log.state.former_roots
     log.write(RegisterBrokerRecord(broker=1, directory="d1", url="/b1"))
     assert "d1" not in log.state.former_roots
-    log.do(MarkErased(topic_id=topic))
+    log.do(Report(record=ErasedRecord(topic_id=topic)))
     assert not wipe(log, DISK, upto=log.state.version)
     log.pass_fence()
     assert wipe(log, DISK)
@@ -84,7 +95,7 @@ def test_an_erasure_by_a_clock_that_was_ahead_ends_when_the_time_is_set_back() -
     log = log_with_broker()
     topic = log.create()
     right_ms, log.now = log.now, log.now + 10**12
-    log.do(MarkErased(topic_id=topic))
+    log.do(Report(record=ErasedRecord(topic_id=topic)))
     log.now = right_ms + 10
     log.do(lambda state, now: decide_reset_clock(state, now, force=True))
     assert [one.time for one in log.state.erasures[topic].unfinished] == [log.state.time]
@@ -93,15 +104,15 @@ def test_an_erasure_by_a_clock_that_was_ahead_ends_when_the_time_is_set_back() -
 
 
 def test_a_complete_erasure_ends_the_incomplete_ones_of_its_topic() -> None:
-    """Upkeep alone does not: records may be left."""
+    """Maintenance alone does not: records may be left."""
     log = History()
     topic, other = log.create(), log.create("other")
     for one in (topic, other):
-        log.do(MarkErased(topic_id=one, incomplete=True))
+        log.do(Report(record=ErasedRecord(topic_id=one, incomplete=True)))
     log.pass_fence()
     wipe(log, OWN)
     assert [one.roots for one in log.state.erasures[topic].unfinished] == [()]
-    log.do(MarkErased(topic_id=topic))
+    log.do(Report(record=ErasedRecord(topic_id=topic)))
     assert [one.incomplete for one in log.state.erasures[topic].unfinished] == [False]
     assert [one.incomplete for one in log.state.erasures[other].unfinished] == [True]
 
@@ -112,7 +123,7 @@ def test_the_roots_of_removed_replaced_and_forgotten_brokers_are_known_until_som
     """An erasure before that waits for them."""
     log = log_with_broker()
     topic = log.create()
-    log.do(MarkErased(topic_id=topic))
+    log.do(Report(record=ErasedRecord(topic_id=topic)))
     log.write(RegisterBrokerRecord(broker=1, directory="d2", url="/b2"))
     log.write(RemoveBrokerRecord(broker=1))
     log.write(RegisterBrokerRecord(broker=3, directory="d3", url="/b3"))
@@ -146,10 +157,10 @@ def test_an_open_erasure_also_waits_for_the_place_from_which_the_log_has_moved()
     """A later one does not, and names it.  If the log returns to that place, its folder is empty."""
     log = log_with_broker()
     topic, former = log.create(), (0, name_of_own("file:///former"))
-    log.do(MarkErased(topic_id=topic))
+    log.do(Report(record=ErasedRecord(topic_id=topic)))
     assert log.do(AddFormerRoot(url="file:///former"))
     assert not log.do(AddFormerRoot(url="file:///former"))
-    log.do(MarkErased(topic_id=topic))
+    log.do(Report(record=ErasedRecord(topic_id=topic)))
     assert [one.roots for one in log.state.erasures[topic].unfinished] == [(OWN, DISK, former), (OWN, DISK)]
     assert "the log's own root" in former_root(log.state, former[1])
     assert wipe(log, former, upto=0)
@@ -162,7 +173,7 @@ def test_a_checkpoint_a_client_of_some_topics_and_a_renewed_log_know_erasures() 
     log = log_with_broker()
     topic, other = log.create(), log.create("other")
     for one in (topic, other):
-        log.do(MarkErased(topic_id=one))
+        log.do(Report(record=ErasedRecord(topic_id=one)))
     log.write(RemoveBrokerRecord(broker=1))
     read = decode_checkpoint(encode_checkpoint(log.state), "x")
     assert (read.erasures, read.former_roots) == (log.state.erasures, log.state.former_roots)
@@ -172,3 +183,18 @@ def test_a_checkpoint_a_client_of_some_topics_and_a_renewed_log_know_erasures() 
     after = renew(log.state, 1_000_000_000, {topic: "new", other: "newer"}, [])
     assert set(after.erasures) == {"new", "newer"}
     assert after.former_roots == log.state.former_roots
+
+
+def test_erasures_are_known_by_the_ids_that_topics_had_before_a_loss_was_accepted() -> None:
+    """To plans and copies of before: whether the erasure was before the loss, or after it."""
+    log = History()
+    topic, other, third = log.create(), log.create("other"), log.create("third")
+    copy = log.state
+    log.do(Report(record=ErasedRecord(topic_id=topic)))
+    log.states.append(renew(log.state, VERSIONS, {one: renewed_id(one, VERSIONS) for one in copy.topics}, []))
+    log.do(Report(record=ErasedRecord(topic_id=renewed_id(other, VERSIONS), incomplete=True)))
+    assert copy.version < erased_at(log.state, topic) < VERSIONS < erased_at(log.state, other)
+    assert erased_at(log.state, third) == -1
+    changed = replace(copy, objects=copy.objects.update({"data/replaced": ObjectRow(1, 1, 1)}))
+    assert erased_since(copy, log.state).keys() == {other}
+    assert erased_since(changed, log.state).keys() == {topic, other}

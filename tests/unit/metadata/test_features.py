@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from simulation.levels import TOMORROW, supporting
 from spark_log.errors import InvalidRequest, UnsupportedVersion
 from spark_log.metadata import records as r
-from spark_log.metadata.batch_format import BATCH_MAGIC, BATCH_VERSION, decode_batch, encode_batch
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, state_json
 from spark_log.metadata.commands import UpdateFeature
-from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.formats.batch_format import BATCH_MAGIC, BATCH_VERSION, decode_batch, encode_batch
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint, state_json
+from spark_log.metadata.maintenance.decide_maintenance import bootstrap_records
 from spark_log.metadata.replay import next_version, replay, replay_records
 from spark_log.metadata.state import State
-from spark_log.testing.levels import TOMORROW, supporting
 from tests.unit.metadata.checkpoints import checkpoint_of
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from spark_log.errors import GroupInUse, IllegalGeneration, InvalidRequest
 from spark_log.groups.member_share import Share
-from spark_log.metadata import group_commands as gc
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.clock_reset import reset_clock
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.groups import group_commands as gc
+from spark_log.metadata.maintenance.clock_reset import reset_clock
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from tests.unit.metadata.history import History
 
@@ -47,6 +47,24 @@ def test_each_partition_has_one_owner(of: int) -> None:
     shares = [Share(number, of) for number in range(of)]
     for partition in range(10):
         assert [share.number for share in shares if share.owns(partition)] == [partition % of]
+
+
+def test_a_member_joins_again_until_it_is_replaced(log: History) -> None:
+    """Its new generation makes its older commits void.  A later member keeps the share, also after it has left."""
+    topic = log.create("t", 1)
+    mine = {"group": "g", "member": "a", "token": "a", "timeout_ms": SESSION_MS, "share": Share(0, 1)}
+    with pytest.raises(IllegalGeneration, match="member 'a' has been replaced, or was removed"):
+        log.do(gc.JoinGroup(**mine, replaces=("a",)))
+    first = log.do(gc.JoinGroup(**mine))
+    assert log.do(gc.JoinGroup(**mine)) == first
+    again = log.do(gc.JoinGroup(**mine, replaces=("a",)))
+    with pytest.raises(IllegalGeneration):
+        commit(log, topic, first, (0, 1))
+    commit(log, topic, again, (0, 1))
+    join(log, "b", 0, 1, token="a")
+    log.do(gc.LeaveGroup(group="g", member="b"))
+    with pytest.raises(IllegalGeneration, match="has been replaced"):
+        log.do(gc.JoinGroup(**mine, replaces=("a",)))
 
 
 # Promise: tasks/share-a-topic.md#what-is-guaranteed

@@ -14,8 +14,8 @@ from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.member_share import Share
 from spark_log.metadata.changes import no_changes
 from spark_log.metadata.commands import DeleteTopic
-from spark_log.metadata.decide.groups import decide_commit_offsets, decide_delete_offsets
-from spark_log.metadata.decide.transactional_ids import decide_init_producer
+from spark_log.metadata.commits.decide_transactional_ids import decide_init_producer
+from spark_log.metadata.groups.decide_groups import decide_commit_offsets, decide_delete_offsets
 from spark_log.metadata.invariants import (
     STATE_RULES,
     STEP_RULES,
@@ -30,7 +30,7 @@ from spark_log.metadata.invariants import (
     versions,
 )
 from spark_log.metadata.records import Piece
-from spark_log.metadata.replica_state import NO_LEADER, PlacementGroup, Reassignment, ReplicaMember
+from spark_log.metadata.replicas.replica_state import NO_LEADER, PlacementGroup, Reassignment, ReplicaMember
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_log.metadata.column_blocks import Block, ObjectBlock, PartitionBlock
-from spark_log.metadata.column_map import ColumnMap, fold, inline_slices, maybe_trimmed, stored_bytes
-from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.maintenance.swaps import prune_range
+from spark_log.metadata.maps.column_blocks import Block, ObjectBlock, PartitionBlock
+from spark_log.metadata.maps.column_map import ColumnMap, fold, inline_slices, maybe_trimmed, stored_bytes
+from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import ObjectRow, Partition
-from spark_log.metadata.swaps import prune_range
 from spark_log.model import Slice, kind_and_stats
 
 SMALL_BYTES = 200

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_log.errors import CorruptObject, InvalidRequest, UnsupportedVersion
-from spark_log.metadata.commands import AnyCommand, ListDropped
-from spark_log.metadata.decide.commits import decide_commit
-from spark_log.metadata.decide.topics import decide_trim
-from spark_log.metadata.dropped_list_format import decode_list, encode_list
+from spark_log.metadata.commands import AnyCommand, Report
+from spark_log.metadata.commits.decide_commits import decide_commit
+from spark_log.metadata.formats.dropped_list_format import decode_list, encode_list
 from spark_log.metadata.records import ListDroppedRecord
 from spark_log.metadata.state import DroppedList
+from spark_log.metadata.topics.decide_topics import decide_trim
 from spark_log.model import DataObject
 from tests.unit.metadata.history import History
 
@@ -41,7 +41,7 @@ def listed(upto: int, name: str = "a") -> ListDroppedRecord:
 
 def list_names(log: History, record: ListDroppedRecord) -> bool:
     """As a coordinator does that received the command."""
-    received: AnyCommand = msgspec.json.decode(msgspec.json.encode(ListDropped(listed=record)), type=AnyCommand)
+    received: AnyCommand = msgspec.json.decode(msgspec.json.encode(Report(record=record)), type=AnyCommand)
     return bool(log.do(received))
 
 
@@ -132,11 +132,11 @@ def test_a_commit_does_not_name_a_list(log: History) -> None:
 
 @given(st.sets(st.text(max_size=9), max_size=5))
 def test_names_survive_the_bytes_of_a_list(names: set[str]) -> None:
-    assert decode_list(encode_list(names), "x") == sorted(names)
+    assert decode_list(encode_list(names, "x"), "x") == sorted(names)
 
 
 def test_a_list_that_is_cut_or_damaged_anywhere_is_an_error_that_names_it() -> None:
-    data = encode_list(f"data/{number:016x}/a.seg" for number in range(9))
+    data = encode_list((f"data/{number:016x}/a.seg" for number in range(9)), "data/9")
     for at in range(len(data)):
         for damaged in (data[:at], data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1 :]):
             with pytest.raises(CorruptObject, match="^data/9 "):
@@ -146,3 +146,9 @@ def test_a_list_that_is_cut_or_damaged_anywhere_is_an_error_that_names_it() -> N
 def test_a_list_of_a_newer_format_is_refused() -> None:
     with pytest.raises(UnsupportedVersion, match="has format 2, this pylog reads 1"):
         decode_list(b"pylog-dropped 2\n", "data/9")
+
+
+def test_a_list_in_the_place_of_another_one_is_an_error() -> None:
+    """Such as one that was copied from another log: garbage collection would delete what the lost one protects."""
+    with pytest.raises(CorruptObject, match="data/8 is another list of dropped objects, 'data/9'"):
+        decode_list(encode_list(["data/1"], "data/9"), "data/8")

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from msgspec import inspect, structs
 
-from spark_log.metadata import slice_index
-from spark_log.metadata.batch_format import encode_batch
-from spark_log.metadata.checkpoint_format import COLUMNS, KINDS, REMOVED_KINDS, state_json
+from spark_log.maintenance import memory_file
+from spark_log.metadata.formats import slice_index
+from spark_log.metadata.formats.batch_format import encode_batch
+from spark_log.metadata.formats.checkpoint_format import COLUMNS, KINDS, REMOVED_KINDS, state_json
 from spark_log.metadata.records import AnyRecord, Batch, Change, Copy, CreateTopicRecord, GroupCommit, Piece
-from spark_log.metadata.replica_state import ReplicaMember
+from spark_log.metadata.replicas.replica_state import ReplicaMember
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Placed, Run, Slice
-from spark_log.node import upkeep_memory_file
 
 PAGE = (Path(__file__).parents[3] / "docs" / "format" / "metadata.md").read_text(encoding="utf-8")
 
@@ -92,15 +92,13 @@ def test_the_columns_of_entries_are_on_the_page() -> None:
     assert [field.name for field in entries if f"`{field.name}`" not in row("its `entries`")] == []
 
 
-# Promise: format/metadata.md#the-memory-of-upkeep
-@pytest.mark.parametrize(("kind", "schema"), upkeep_memory_file.COLUMNS.items())
-def test_the_memory_of_upkeep_is_on_the_page(kind: str, schema: pa.Schema) -> None:
+# Promise: format/metadata.md#the-memory-of-maintenance
+@pytest.mark.parametrize(("kind", "schema"), memory_file.COLUMNS.items())
+def test_the_memory_of_maintenance_is_on_the_page(kind: str, schema: pa.Schema) -> None:
     """All of its columns, and the fields of its header."""
     assert [name for name in schema.names if f"`{name}`" not in row(f"`{kind}`")] == []
     header = row("`header`")
-    assert [
-        field.name for field in structs.fields(upkeep_memory_file.MemoryHeader) if f"`{field.name}`" not in header
-    ] == []
+    assert [field.name for field in structs.fields(memory_file.MemoryHeader) if f"`{field.name}`" not in header] == []
 
 
 @pytest.mark.parametrize("kind", REMOVED_KINDS)
@@ -112,6 +110,6 @@ def test_every_kind_of_removed_rows_is_on_the_page(kind: str) -> None:
 def test_the_fields_of_a_checkpoint_and_the_columns_of_an_index_are_on_the_page() -> None:
     """All of them; those that are left out where they say nothing, too."""
     assert b'"version"' in state_json(State())
-    derived = ("names", "recent")  # not stored: made from the topics, and from the records that this process replayed
+    derived = ("names", "recent", "set_backs")  # not stored: made from the topics, and from what this process has read
     fields = [field for field in State.__dataclass_fields__ if field not in derived]
     assert [name for name in [*fields, *slice_index.SCHEMA.names] if f"`{name}`" not in PAGE] == []

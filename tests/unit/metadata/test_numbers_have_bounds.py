@@ -15,14 +15,14 @@ from spark_log.bounds import LONG_MAX, OPAQUE_BYTES_MAX
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups import messages as g
 from spark_log.metadata import commands as c
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
-from spark_log.metadata.column_map import fold
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.maps.column_blocks import ObjectBlock, PartitionBlock
+from spark_log.metadata.maps.column_map import fold
 from spark_log.metadata.records import AnyRecord, CommitRecord, Piece
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
-from spark_log.net import messages as m
+from spark_log.rpc import messages as m
 
 RECEIVED = (
     *(m.CommandsRequest, m.ChangesRequest, m.TopicsRequest, m.ObjectsRequest, m.SnapshotRequest),
@@ -156,8 +156,8 @@ def test_a_partition_does_not_get_more_records_than_it_has_offsets(state: State)
             commit=CommitRecord(
                 producer="q",
                 sequence=0,
-                upload_epoch=1,
-                objects=(DataObject("data/0000000000000001/c.seg", 100, 90),),
+                upload_epoch=0,
+                objects=(DataObject("data/0000000000000000/c.seg", 100, 90),),
                 slices=((0, RUN),),
             )
         )(state, 0)

@@ -1,4 +1,4 @@
-"""A command with an odd value in any field is refused, or its state can be stored, so that upkeep continues."""
+"""A command with an odd value in any field is refused, or its state can be stored, so that maintenance continues."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 
 from spark_log.errors import SparkLogError
 from spark_log.metadata import commands as c
-from spark_log.metadata import group_commands as gc
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.groups import group_commands as gc
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
 from tests.unit.metadata.test_commands import EXAMPLES, NOW, carried_out

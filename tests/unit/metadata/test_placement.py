@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from spark_log.metadata.placement import Usable, place, spread, usable_brokers, without
+from spark_log.metadata.replicas.placement import Usable, place, spread, usable_brokers, without
 from tests.unit.metadata.replica_history import ReplicaHistory
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_log.errors import UnknownTopicOrPartition
-from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.projection import Delta, Holdings, apply, asking_for, delta, held_of, holds, nothing_held
 from spark_log.metadata.state import GroupState, ObjectRow, State, TopicKey
+from spark_log.metadata.topics.decide_topics import topic_named
 from spark_log.model import Slice
 from tests.unit.metadata.history import History
 from tests.unit.metadata.test_replay import carry_out, commands

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_log.errors import BrokerNotAvailable, InvalidReplicationFactor, InvalidRequest
-from spark_log.metadata.decide.replicas import check_factor
-from spark_log.metadata.placement import usable_brokers
-from spark_log.metadata.replica_commands import AlterBroker, RegisterBroker
-from spark_log.metadata.replicas import is_active
+from spark_log.metadata.replicas.decide_replicas import check_factor
+from spark_log.metadata.replicas.placement import usable_brokers
+from spark_log.metadata.replicas.replica_commands import AlterBroker, RegisterBroker
+from spark_log.metadata.replicas.replicas import is_active
 from tests.unit.metadata.replica_history import ReplicaHistory
 
 

@@ -19,12 +19,12 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.metadata import records as r
-from spark_log.metadata.commands import AddPartitions, DeleteTopic, SetConfigs
-from spark_log.metadata.decide.reassignments import NewReplicas
-from spark_log.metadata.decide.replicas import WAITED_FOR_MS, lacking_for_swap, moves_to, swap_targets
-from spark_log.metadata.reassignments import objects_elsewhere, reassignment_of
-from spark_log.metadata.replica_commands import AlterReassignments, EndReassignments, RemoveBroker
-from spark_log.metadata.replicas import group_numbers
+from spark_log.metadata.commands import AddPartitions, DeleteTopic, Report, SetConfigs
+from spark_log.metadata.replicas.decide_reassignments import NewReplicas
+from spark_log.metadata.replicas.decide_replicas import WAITED_FOR_MS, lacking_for_swap, moves_to, swap_targets
+from spark_log.metadata.replicas.reassignments import objects_elsewhere, reassignment_of
+from spark_log.metadata.replicas.replica_commands import AlterReassignments, RemoveBroker
+from spark_log.metadata.replicas.replicas import group_numbers
 from spark_log.model import ACKS_LEADER, Placed
 from tests.unit.metadata.replica_history import ReplicaHistory
 
@@ -44,7 +44,7 @@ def move_of(log: ReplicaHistory, key: tuple[str, int] = KEY) -> tuple[Any, ...] 
 def ended(log: ReplicaHistory, key: tuple[str, int] = KEY, **fields: int) -> bool:
     """Record the end of a move, as a process does that has looked at the slices now."""
     known = {"version": log.state.reassignments[key].version, "seen": log.state.version, **fields}
-    return bool(log.command(EndReassignments(partitions=(r.Moved(*key, **known),))))
+    return bool(log.command(Report(record=r.MovedRecord(partitions=(r.Moved(*key, **known),)))))
 
 
 def merged(log: ReplicaHistory, held: tuple[int, ...], key: tuple[str, int] = KEY) -> bool:

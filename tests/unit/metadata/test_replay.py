@@ -14,20 +14,25 @@ from spark_log.errors import SparkLogError
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.member_share import Share
 from spark_log.metadata import records as r
-from spark_log.metadata.batch_format import decode_batch, encode_batch
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.commands import MarkErased
-from spark_log.metadata.decide.groups import (
+from spark_log.metadata.commands import Report
+from spark_log.metadata.commits.decide_transactional_ids import decide_init_producer, epoch_of_holder
+from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.groups.decide_groups import (
     decide_commit_offsets,
     decide_delete_offsets,
     decide_join_group,
     decide_set_generation,
 )
-from spark_log.metadata.decide.topics import decide_add_partitions, decide_delete_topic, decide_set_configs, decide_trim
-from spark_log.metadata.decide.transactional_ids import decide_init_producer, epoch_of_holder
-from spark_log.metadata.decide.upkeep import decide_expire, decide_reset_clock
+from spark_log.metadata.maintenance.decide_maintenance import decide_expire, decide_reset_clock
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Partition, State
+from spark_log.metadata.topics.decide_topics import (
+    decide_add_partitions,
+    decide_delete_topic,
+    decide_set_configs,
+    decide_trim,
+)
 from tests.unit.metadata.history import History, positions
 
 COMMANDS = (
@@ -102,7 +107,7 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
         case "expire":
             log.do(decide_expire)
         case "erase":
-            log.do(MarkErased(topic_id=topic, incomplete=amount == 0))
+            log.do(Report(record=r.ErasedRecord(topic_id=topic, incomplete=amount == 0)))
         case "clean":
             part = log.state.partitions.get(key, Partition())
             log.write(r.CleanedRecord(partitions=(r.Cleaned(*key, part.end),)))

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import DeleteTopic
-from spark_log.metadata.decide.commits import decide_commit
+from spark_log.metadata.commits.decide_commits import decide_commit
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
-from spark_log.metadata.replay_replicas import MISSES_KEPT_MS
-from spark_log.metadata.replica_commands import ElectLeader, RemoveBroker, ResetReplicas
-from spark_log.metadata.replica_state import NO_LEADER
-from spark_log.metadata.replicas import Deficit, deficit, deficits, holders, lacked
+from spark_log.metadata.replicas.replay_replicas import MISSES_KEPT_MS
+from spark_log.metadata.replicas.replica_commands import ElectLeader, RemoveBroker, ResetReplicas
+from spark_log.metadata.replicas.replica_state import NO_LEADER
+from spark_log.metadata.replicas.replicas import Deficit, deficit, deficits, holders, lacked
 from spark_log.model import Placed
 from tests.unit.metadata.replica_history import ReplicaHistory
 

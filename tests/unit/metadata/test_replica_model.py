@@ -11,27 +11,26 @@ from hypothesis import strategies as st
 
 from spark_log.errors import SparkLogError
 from spark_log.metadata import records as r
-from spark_log.metadata.batch_format import decode_batch, encode_batch
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
-from spark_log.metadata.column_map import fold
-from spark_log.metadata.commands import AddPartitions, DeleteTopic
-from spark_log.metadata.decide.reassignments import NewReplicas
+from spark_log.metadata.commands import AddPartitions, DeleteTopic, Report
+from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.invariants import check_state
 from spark_log.metadata.invariants.replicas import copies_count_their_objects
+from spark_log.metadata.maps.column_blocks import ObjectBlock, PartitionBlock
+from spark_log.metadata.maps.column_map import fold
 from spark_log.metadata.projection import Delta, Holdings, apply, delta, held_of, is_projected, nothing_held
-from spark_log.metadata.reassignments import moving, objects_elsewhere, reassignment_of
 from spark_log.metadata.replay import replay
-from spark_log.metadata.replica_commands import (
+from spark_log.metadata.replicas.decide_reassignments import NewReplicas
+from spark_log.metadata.replicas.reassignments import moving, objects_elsewhere, reassignment_of
+from spark_log.metadata.replicas.replica_commands import (
     AlterReassignments,
     ElectLeader,
-    EndReassignments,
     JoinIsr,
     RemoveBroker,
     ResetReplicas,
 )
-from spark_log.metadata.replica_state import NO_LEADER, OWN_GROUP
-from spark_log.metadata.replicas import can_lead, epoch_of, group_at, holders, is_active
+from spark_log.metadata.replicas.replica_state import NO_LEADER, OWN_GROUP
+from spark_log.metadata.replicas.replicas import can_lead, epoch_of, group_at, holders, is_active
 from spark_log.metadata.state import ObjectRow, State
 from tests.unit.metadata.replica_history import ReplicaHistory
 
@@ -193,7 +192,7 @@ class Life(ReplicaHistory):
                 for key in moving(state):
                     if not objects_elsewhere(state, key, (one.object for one in state.partitions[key].entries)):
                         ended = r.Moved(*key, state.reassignments[key].version, state.version)
-                        self.command(EndReassignments(partitions=(ended,)))
+                        self.command(Report(record=r.MovedRecord(partitions=(ended,))))
             case "barrier":
                 self.write(r.FenceRecord(upto=max(-1, state.version - amount)))
             case "later":

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from spark_log.errors import InvalidRequest, SparkLogError, UnknownProducerId, UploadFenced
-from spark_log.metadata.accepted_loss import replay_after_loss
-from spark_log.metadata.batch_format import decode_batch, encode_batch
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import BeginHistory
-from spark_log.metadata.decide.commits import decide_commit
+from spark_log.metadata.commits.decide_commits import decide_commit
+from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.maintenance.accepted_loss import replay_after_loss
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
 from spark_log.metadata.records import (
     Batch,

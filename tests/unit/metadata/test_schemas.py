@@ -7,14 +7,14 @@ from immutables import Map
 
 from spark_log.errors import IncompatibleSchema, InvalidRecord, InvalidSchema
 from spark_log.metadata import records as r
-from spark_log.metadata.batch_format import encode_batch
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.decide.schemas import check_versions, decide_set_schema
-from spark_log.metadata.decide.topics import decide_create_topic, decide_delete_topic
+from spark_log.metadata.formats.batch_format import encode_batch
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
 from spark_log.metadata.replay import replay
-from spark_log.metadata.schemas import schema_of, schemas_of, typed_from
 from spark_log.metadata.state import State
+from spark_log.metadata.topics.decide_schemas import check_versions, decide_set_schema
+from spark_log.metadata.topics.decide_topics import decide_create_topic, decide_delete_topic
+from spark_log.metadata.topics.schemas import schema_of, schemas_of, typed_from
 from spark_log.model import DataObject, Run
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import as_schema

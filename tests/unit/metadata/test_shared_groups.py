@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from spark_log.client.administering.group_listing import GroupDescription, describe_group
+from spark_log.client.admin.group_listing import GroupDescription, describe_group
 from spark_log.errors import GroupInUse, IllegalGeneration
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.subscription import Subscription, encode
 from spark_log.metadata import commands as c
-from spark_log.metadata import group_commands as gc
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.decide.groups import decide_join_group
-from spark_log.metadata.decide.topics import decide_set_configs
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.groups import group_commands as gc
+from spark_log.metadata.groups.decide_groups import decide_join_group
 from spark_log.metadata.records import Batch, ReleaseRecord, TakeOverRecord
 from spark_log.metadata.replay import replay
+from spark_log.metadata.topics.decide_topics import decide_set_configs
 from tests.unit.metadata.history import History, positions
 
 MINUTE = 60_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from spark_log.errors import CorruptObject
-from spark_log.metadata.slice_index import IndexPart, decode_piece, encode_index, slices_of
+from spark_log.metadata.formats.slice_index import IndexPart, decode_piece, encode_index, slices_of
 from spark_log.model import APPEND_TIME, Slice, kind_and_stats
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+from spark_log.metadata.formats.slice_index import IndexPart, encode_index
+from spark_log.metadata.maintenance.swaps import seal_range
 from spark_log.metadata.records import Piece
-from spark_log.metadata.slice_index import IndexPart, encode_index
 from spark_log.metadata.state import Partition
-from spark_log.metadata.swaps import seal_range
 from spark_log.model import DataObject, Slice
 from tests.unit.metadata.history import History
 

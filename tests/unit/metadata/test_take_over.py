@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_log.errors import NotCoordinator
-from spark_log.metadata.batch_format import decode_batch, encode_batch
-from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.decide.coordinators import decide_release, decide_take_over
+from spark_log.metadata.decide_coordinators import decide_release, decide_take_over
+from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
+from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.records import AnyRecord, Batch, CreateTopicRecord, ReleaseRecord, TakeOverRecord
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Leadership, State

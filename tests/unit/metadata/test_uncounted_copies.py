@@ -9,12 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from spark_log.errors import NotEnoughReplicas
-from spark_log.metadata.decide.commits import decide_commit
-from spark_log.metadata.decide.topics import decide_create_topic
-from spark_log.metadata.decide.upkeep import bootstrap_records
-from spark_log.metadata.records import CommitRecord, Copy
-from spark_log.metadata.replica_commands import AddCopies, FenceBroker, RegisterBroker, RemoveCopies, ReturnBroker
-from spark_log.metadata.replicas import deficit, holders
+from spark_log.metadata.commands import Report
+from spark_log.metadata.commits.decide_commits import decide_commit
+from spark_log.metadata.maintenance.decide_maintenance import bootstrap_records
+from spark_log.metadata.records import CommitRecord, Copy, HeldRecord, MissingRecord
+from spark_log.metadata.replicas.replica_commands import (
+    FenceBroker,
+    RegisterBroker,
+    ReturnBroker,
+)
+from spark_log.metadata.replicas.replicas import deficit, holders
+from spark_log.metadata.topics.decide_topics import decide_create_topic
 from spark_log.model import Placed
 from tests.unit.metadata.history import History
 
@@ -58,7 +63,7 @@ def test_a_copy_that_was_made_while_the_broker_was_fenced_is_not_recorded(log: H
     commit = _placed(log.upload((topic, 0, 1)), (0, 0))
     log.do(lambda state, now: decide_commit(state, commit))
     log.do(FenceBroker(broker=1, epoch=epoch))
-    assert not log.do(AddCopies(copies=(Copy(commit.objects[0].name, 1, epoch),)))
+    assert not log.do(Report(record=HeldRecord(copies=(Copy(commit.objects[0].name, 1, epoch),))))
 
 
 def test_other_replicas_are_read_at_last(log: History, topic: str) -> None:
@@ -66,7 +71,7 @@ def test_other_replicas_are_read_at_last(log: History, topic: str) -> None:
     epoch = log.state.brokers[1].epoch
     commit = _placed(log.upload((topic, 0, 1)), (0, 0), (1, epoch))
     log.do(lambda state, now: decide_commit(state, commit))
-    log.do(RemoveCopies(copies=(Copy(commit.objects[0].name, 0, 0),)))
+    log.do(Report(record=MissingRecord(copies=(Copy(commit.objects[0].name, 0, 0),))))
     assert holders(log.state, log.state.objects[commit.objects[0].name]) == (1, 0, 1)
 
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
+from simulation.quorum_sim.disk import Disk
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import (
     BeginQuorumEpoch,
@@ -47,7 +48,6 @@ from spark_log.quorum.messages import (
 )
 from spark_log.quorum.ready import Config, Ready
 from spark_log.quorum.voters import Voters
-from spark_log.testing.quorum_sim.disk import Disk
 
 CONFIG = Config()
 ONE_ENTRY = Config(fetch_bytes=0)

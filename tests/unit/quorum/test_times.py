@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_log.net.quorum_handshake import SECRET_MIN
-from spark_log.net.quorum_links import LOST_MS
+from spark_log.quorum.node.handshake import SECRET_MIN
+from spark_log.quorum.node.links import LOST_MS
+from spark_log.quorum.node.node import ENTRY_BYTES_MAX, UNKNOWN_S
+from spark_log.quorum.node.node_config import SLOW_DISK_MS, SNAPSHOT_BYTES, TIMES
 from spark_log.quorum.ready import Config
-from spark_log.quorum_node.node import ENTRY_BYTES_MAX, UNKNOWN_S
-from spark_log.quorum_node.node_config import SLOW_DISK_MS, SNAPSHOT_BYTES, TIMES
 
 PAGE = Path(__file__).parents[3] / "docs" / "raft.md"
 

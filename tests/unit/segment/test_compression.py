@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_log.config_types import Whole
-from spark_log.segment import ipc
+from spark_log.configs.config_types import Whole
+from spark_log.configs.settings import TOPIC_CONFIGS
+from spark_log.segment.arrays import ipc
 from spark_log.segment.compression import COMPRESSIONS, Compression, topic_compression
-from spark_log.settings import TOPIC_CONFIGS
 from tests.unit.segment.builders import numbered, read, write
 
 LEVELS = {

@@ -16,14 +16,14 @@ from crc32c import crc32c
 
 from spark_log.bounds import DECODED_FREE
 from spark_log.errors import CorruptObject, SparkLogError
-from spark_log.metadata.frames import Frame, encode_columns, encode_end, read_frames
+from spark_log.metadata.formats.slice_index import SCHEMA, decode_piece, pieces_in, slices_of
+from spark_log.metadata.maps.frames import Frame, encode_columns, encode_end, read_frames
 from spark_log.metadata.records import Piece
-from spark_log.metadata.slice_index import SCHEMA, decode_piece, pieces_in, slices_of
 from spark_log.model import Run
-from spark_log.segment import ipc
+from spark_log.segment.arrays import ipc
+from spark_log.segment.arrays.dictionaries import dictionary_schema, plain
+from spark_log.segment.arrays.ipc_sizes import DecodedTooLarge
 from spark_log.segment.batch_index import INDEX_SCHEMA, TAIL, encode_index, parse_index
-from spark_log.segment.dictionaries import dictionary_schema, plain
-from spark_log.segment.ipc_sizes import DecodedTooLarge
 from spark_log.segment.reader import decode_batch, decode_run, find_batches
 from spark_log.segment.schema import RECORD_SCHEMA
 from tests.bombs import NOW_US, compressed, zeros
@@ -173,7 +173,7 @@ def only(data: bytes) -> Frame:
 
 @pytest.mark.parametrize("declared", [TOO_MANY, 2**40, 10**30])
 def test_a_frame_is_refused(declared: int) -> None:
-    """Frames are in checkpoints, snapshots of quorums, lists of dropped objects and the memory of upkeep."""
+    """Frames are in checkpoints, snapshots of quorums, lists of dropped objects and the memory of maintenance."""
     found = only(frame("topics", 1, declared, pa.compress(bytes(TOO_MANY), codec="zstd", asbytes=True)))
 
     with pytest.raises(CorruptObject, match=f"meta/ckpt/1.*topics.*declares {declared:,}"):

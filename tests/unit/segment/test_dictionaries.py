@@ -10,10 +10,10 @@ import pytest
 from spark_log.errors import UnsupportedVersion
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, as_schema
+from spark_log.segment.arrays.dictionaries import MARK, dictionary_schema, is_dictionary
+from spark_log.segment.arrays.ipc import is_too_small
 from spark_log.segment.batch_index import parse_index
 from spark_log.segment.compression import Compression
-from spark_log.segment.dictionaries import MARK, dictionary_schema, is_dictionary
-from spark_log.segment.ipc import is_too_small
 from spark_log.segment.reader import decode_batch, find_batches
 from spark_log.segment.schema import typed_base
 from spark_log.segment.typed_rows import conform_typed

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import spark_log
 from spark_log.schema.topic_schema import as_schema
-from spark_log.segment.few_values import FEW, array_from
+from spark_log.segment.arrays.few_values import FEW, array_from
 from spark_log.segment.schema import HEADERS
 
 ROOT = Path(__file__).parents[3]
@@ -114,7 +114,7 @@ WRITES = """
 import sys, pyarrow as pa, spark_log
 from datetime import datetime, timezone
 from decimal import Decimal
-from spark_log.segment.few_values import array_from
+from spark_log.segment.arrays.few_values import array_from
 from spark_log.segment.schema import HEADERS
 from tests.spark.driver import Write
 log = spark_log.connect(sys.argv[1], create=False)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 from hypothesis import given, settings
 
-from spark_log.segment.ipc import decode_batch, encode_batch, schema_message, write_options
+from spark_log.segment.arrays.ipc import decode_batch, encode_batch, schema_message, write_options
 from spark_log.segment.schema import run_schema
 
 SCHEMA = run_schema(headers=True, holes=True)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 from hypothesis import given, settings
 
-from spark_log.segment.key_hashes import WORDS_MAX, KeyHasher
+from spark_log.segment.keys.key_hashes import WORDS_MAX, KeyHasher
 
 keys_ = st.lists(st.none() | st.binary(max_size=40) | st.binary(min_size=250, max_size=270), min_size=1, max_size=30)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 
-from spark_log.segment.key_hashes import KeyHasher
-from spark_log.segment.key_set import KeySet
+from spark_log.segment.keys.key_hashes import KeyHasher
+from spark_log.segment.keys.key_set import KeySet
 
 KEYS = st.lists(st.binary(max_size=9))
 

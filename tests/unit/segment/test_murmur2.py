@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 
-from spark_log.segment.murmur2 import murmur2, partition_for_key, to_positive
+from spark_log.segment.keys.murmur2 import murmur2, partition_for_key, to_positive
 
 
 def one_by_one(key: bytes) -> int:

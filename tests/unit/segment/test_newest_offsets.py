@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 
-from spark_log.segment.key_hashes import Hashes, KeyHasher
-from spark_log.segment.newest_offsets import NewestOffsets
+from spark_log.segment.keys.key_hashes import Hashes, KeyHasher
+from spark_log.segment.keys.newest_offsets import NewestOffsets
 
 
 class Record(NamedTuple):

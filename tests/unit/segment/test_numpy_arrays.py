@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.segment.numpy_arrays import KEPT_ROWS, array_of, micros_of, numbers_of, repeated
+from spark_log.segment.arrays.numpy_arrays import KEPT_ROWS, array_of, micros_of, numbers_of, repeated
 
 ROOT = Path(__file__).parents[3]
 

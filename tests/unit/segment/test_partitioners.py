@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from spark_log.errors import InvalidRecord, InvalidRequest
-from spark_log.segment.murmur2 import partition_for_key
+from spark_log.segment.keys.murmur2 import partition_for_key
 from spark_log.segment.partitioners import (
     Murmur2Partitioner,
     Partitions,

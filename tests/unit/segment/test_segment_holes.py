@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from spark_log.errors import CorruptObject
 from spark_log.model import Run, Slice
-from spark_log.segment import ipc
+from spark_log.segment.arrays import ipc
 from spark_log.segment.batch_index import BatchEntry, Index, encode_index, parse_index
 from spark_log.segment.reader import (
     Decoded,

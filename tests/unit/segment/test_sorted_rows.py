@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from spark_log.segment.sorted_rows import sorted_rows
+from spark_log.segment.row_sorter import sorted_rows
 
 TYPES = {
     "text": (pa.string(), ["a", "b", None, "ä"]),

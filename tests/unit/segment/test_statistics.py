@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_log.bounds import STATS_BYTES_MAX
 from spark_log.schema.column_configs import AUTO
 from spark_log.schema.topic_schema import as_schema
-from spark_log.segment.dictionaries import with_dictionaries
+from spark_log.segment.arrays.dictionaries import with_dictionaries
 from spark_log.segment.statistics import (
     Bounds,
     columns_with_stats,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_log.testing.vectors import main
+from simulation.vectors.__main__ import main
 
 FILE = Path(__file__).parents[2] / "vectors" / "murmur2.json"
 

@@ -1,0 +1,1 @@
+"""The product against files of test vectors: `python -m simulation.vectors KIND FILE`."""

@@ -1,0 +1,78 @@
+"""`pylog console`."""
+
+from __future__ import annotations
+
+import re
+from typing import BinaryIO
+
+import click
+
+from spark_log.cli.common.base import Failed, Verb, pass_session
+from spark_log.cli.common.output import echo
+from spark_log.cli.common.session import CommandSession
+from spark_log.text import install_extra
+
+
+@click.command(cls=Verb)
+@click.option(
+    "--listen",
+    metavar="[HOST:]PORT",
+    default="127.0.0.1:9560",
+    show_default=True,
+    help="The address to listen on, of this machine only; with port 0, a free one.",
+)
+@click.option(
+    "--token-file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Use the token in this file, of 16 characters at least, as for Prometheus; by default, each run makes one.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@pass_session
+def console(session: CommandSession, listen: str, token_file: BinaryIO | None, opens: bool) -> None:
+    """Show a log in a browser, until SIGTERM or Ctrl-C.
+
+    Pages show topics, records, groups and health, and change nothing.  The command prints their address, with a token
+    that is made for this run or read from a file.  The log needs no coordinator.  A coordinator has this console too,
+    on its own port.
+    GET /metrics with the token, as `Authorization: Bearer TOKEN`, answers with metrics for Prometheus.
+
+    \b
+    Example:
+      pylog console -u file:///data/log
+      pylog console -u pylog://127.0.0.1:9550 --listen 8080 --open
+      pylog console -u file:///data/log --token-file /etc/pylog/console-token
+    """
+    import asyncio
+    import secrets
+    import webbrowser
+
+    try:
+        from spark_log.console.standalone import serve_console
+    except ImportError as error:
+        if error.name != "aiohttp":
+            raise
+        raise Failed(f"the console needs aiohttp: {install_extra('server')}") from error
+
+    token = secrets.token_urlsafe(24) if token_file is None else token_in(token_file)
+
+    def say(address: str) -> None:
+        echo(address)
+        if opens:
+            webbrowser.open(address)
+
+    with session.connect() as log:
+        asyncio.run(serve_console(log, listen, token, say))
+
+
+def token_in(file: BinaryIO) -> str:
+    """The token that is all of a file.  Raises Failed, which does not show it, for anything else."""
+    from spark_log.server.tokens import TOKEN_MIN
+
+    token = file.read().strip()
+    if not re.fullmatch(rb"[\w.~-]{%d,}" % TOKEN_MIN, token):  # the page takes no others from its address
+        raise Failed(
+            f"--token-file {file.name}: expected one token and nothing else, of {TOKEN_MIN} or more of the characters "
+            "a-z A-Z 0-9 . _ ~ -; make one with: openssl rand -hex 24"
+        )
+    return token.decode()

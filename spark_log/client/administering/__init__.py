@@ -1,1 +1,0 @@
-"""Administering: Kafka's Admin operations, for topics, groups and transactional ids."""

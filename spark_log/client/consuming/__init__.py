@@ -1,1 +1,0 @@
-"""Consuming: consumers, their place in a group, and bookmarks of batch jobs."""

@@ -1,1 +1,0 @@
-"""Producing: appends, producers and transactions, from rows to commits."""

@@ -1,1 +1,0 @@
-"""Reading: from positions to ranges of objects to Arrow batches."""

@@ -1,0 +1,411 @@
+"""Batches of many producers are written together: in rounds, each of which is one upload and one commit.
+
+A round takes what waits.  Its batches are read together, and each is checked by the rules of its topic; one that is
+refused does not stop the others.  A round costs some milliseconds, however small it is, so a small one does not begin
+before the process has rested as long as the last one took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_log.client.producer.append import replica_puts
+from spark_log.client.producer.commit import PlainProducer, RetryPolicy
+from spark_log.client.producer.topic_rules import Numbers, TopicRows, TopicTable, faults_of, topic_spec
+from spark_log.client.producer.upload import Uploaded, Uploader
+from spark_log.errors import (
+    AuthorizationFailed,
+    CoordinatorNotAvailable,
+    InvalidRecord,
+    InvalidRequest,
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+    QuotaExceeded,
+    SparkLogError,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
+from spark_log.gateway.error_codes import (
+    INVALID_RECORD,
+    MESSAGE_TOO_LARGE,
+    NONE,
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    write_code_of,
+)
+from spark_log.gateway.produced_batches import Produced, RefusedBatch, records_of, uncompressed
+from spark_log.gateway.record_batch import HEADER_BYTES
+from spark_log.gateway.sequences import Numbered, Sequences, WrittenBatch, WrongSequence
+from spark_log.journal.journal import Journal
+from spark_log.metadata.set_backs import lineage_of
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import ACKS_ALL, ACKS_LEADER
+from spark_log.runtime.daemon_threads import DaemonThreads
+from spark_log.segment.record_columns import Rows
+
+ROUND_BYTES = 8 << 20
+"""Bytes of batches in a round."""
+BODY_BYTES = 32 << 20
+"""Bytes of their records in a round, when they are not compressed any more."""
+RECORD_BYTES = 32
+"""A record counts as so many of them at least: also one without bytes takes memory."""
+LINGER_REMOTE_S = 0.05
+"""Before a small round on remote storage, where each put is a request."""
+TRIES = 3
+"""How often a round is written that did not fit the log any more."""
+WRONG_MAX = 100
+"""Records that a response names as wrong."""
+TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 1_000, 30_000
+"""Limits of the time for a commit that too few replicas have, whatever clients say."""
+RULES_CHANGED = (UploadFenced, UnknownTopicOrPartition, InvalidRecord)
+"""The topics, or their rules, are not those by which a round was checked: it is checked and uploaded again."""
+OF_A_TOPIC = (InvalidRequest, AuthorizationFailed)
+"""One of the topics of a round is refused, without a wait: each is written alone."""
+NOT_APPLIED = (
+    *RULES_CHANGED,
+    *OF_A_TOPIC,
+    NotEnoughReplicas,
+    LeaderNotAvailable,
+    CoordinatorNotAvailable,
+    QuotaExceeded,
+)
+"""After these errors nothing was written, unless the error says that it may have been."""
+logger = logging.getLogger("spark_log")
+
+
+class WriteOutcome(NamedTuple):
+    """Whether a batch was written, and where."""
+
+    code: int = NONE
+    message: str | None = None
+    offset: int = -1
+    time_ms: int = -1
+    """The log's time of its records; -1: they have their own."""
+    wrong: Sequence[tuple[int, str]] = ()
+    """Records that violate the rules of the topic, by number."""
+
+
+NO_OUTCOME = WriteOutcome(UNKNOWN_SERVER_ERROR)
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A batch that is to be written."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    batch: Produced
+    acks: int
+    timeout_ms: int
+    done: asyncio.Future[WriteOutcome]
+    outcome: WriteOutcome | None = None
+    repeated: Waiting | None = None
+    """The batch of the same round that this one repeats."""
+
+    @property
+    def key(self) -> TopicKey:
+        return self.topic_id, self.partition
+
+    @property
+    def numbers(self) -> Numbered | None:
+        one = self.batch
+        if one.producer_id < 0:
+            return None
+        return Numbered(one.producer_id, one.producer_epoch, one.sequence, one.records)
+
+    def refuse(self, error: RefusedBatch | WrongSequence) -> None:
+        self.outcome = WriteOutcome(error.code, str(error))
+
+
+class Rounds:
+    """Belongs to one event loop.  One round after the other, so batches of a producer stay in order."""
+
+    def __init__(self, journal: Journal, sequences: Sequences) -> None:
+        self._journal = journal
+        self._writer = RoundWriter(journal, sequences)
+        self._threads = DaemonThreads(1, "pylog-gateway-write")
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Waiting] = deque()
+        self._bytes = 0
+        self._running: asyncio.Task[None] | None = None
+        self._rested_s = 0.0
+        """When a small round may begin."""
+
+    def write(self, one: Waiting) -> None:
+        """Its future gets the outcome, after the commit.  Nothing is written if it is cancelled before its round."""
+        self._waiting.append(one)
+        self._bytes += len(one.batch.body)
+        if self._running is None or self._running.done():
+            self._running = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._waiting:
+            linger_s = 0.0 if self._journal.metadata.local else LINGER_REMOTE_S
+            if self._bytes < ROUND_BYTES and (pause_s := max(linger_s, self._rested_s - self._loop.time())) > 0:
+                await asyncio.sleep(pause_s)
+            taken = list(self._take())
+            cpu_s = await self._threads.submit(self._writer.write, taken)
+            self._rested_s = self._loop.time() + cpu_s
+            for one in taken:
+                if not one.done.done():
+                    one.done.set_result((one.repeated or one).outcome or NO_OUTCOME)
+
+    def _take(self) -> Iterator[Waiting]:
+        size = 0
+        while self._waiting and (not size or size + len(self._waiting[0].batch.body) <= ROUND_BYTES):
+            one = self._waiting.popleft()
+            self._bytes -= len(one.batch.body)
+            if not one.done.cancelled():  # nobody waits for it
+                size += len(one.batch.body)
+                yield one
+
+    def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+        self._threads.close()
+
+
+class RoundWriter:
+    """Writes rounds in a thread."""
+
+    def __init__(self, journal: Journal, sequences: Sequences) -> None:
+        self._journal = journal
+        self._sequences = sequences
+        self._producer = PlainProducer(journal)
+
+    def write(self, round_: Sequence[Waiting]) -> float:
+        """Each batch has an outcome then.  Returns the seconds of CPU."""
+        began_s, left = time.thread_time(), list(round_)
+        try:
+            while left:
+                part = self._part(left)
+                left = left[len(part) :]
+                self._write(part)
+        except Exception as error:
+            logger.exception("a round of writes has failed")
+            self._fail([_Body(one, b"") for one in round_ if one.outcome is None], error, doubt=True)
+        return time.thread_time() - began_s
+
+    def _part(self, left: Sequence[Waiting]) -> list[_Body]:
+        """The next batches whose records have `BODY_BYTES` together: compressed ones may grow a thousandfold."""
+        part, size = list[_Body](), 0
+        for one in left:
+            if size >= BODY_BYTES:
+                break
+            data: bytes | memoryview = b""
+            try:
+                data = uncompressed(one.batch)
+            except RefusedBatch as error:
+                one.refuse(error)
+            part.append(_Body(one, data))
+            size += max(len(data), one.batch.records * RECORD_BYTES)
+        return part
+
+    def _write(self, part: Sequence[_Body]) -> None:
+        """Write what is not refused, again if the log has changed meanwhile."""
+        for number in range(TRIES):
+            accepted: Sequence[_Body] = [body for body in part if body.of.outcome is None]
+            try:
+                state = self._journal.refresh() if number else self._journal.recent()
+                accepted, rows = accept(state, part, self._sequences, self._journal.context.clock.now_ms())
+                if rows is None:
+                    return
+                uploaded = self._uploaded(state, rows, accepted)
+            except SparkLogError as error:
+                logger.warning("batches of Kafka's clients were not written: %s", error)
+                self._fail(accepted, error, doubt=False)
+                return
+            if self._commit(state, uploaded, accepted, is_last=number == TRIES - 1):
+                return
+
+    def _uploaded(self, state: State, rows: TopicRows, accepted: Sequence[_Body]) -> Uploaded:
+        uploader = Uploader(
+            self._journal.roots.own,
+            state.version,
+            self._journal.context.random(),
+            replicas=replica_puts(self._journal, self._until_ms(accepted), acks=_acks(accepted)),
+            lineage=lineage_of(state),
+            tag=self._journal.context.tag,
+        )
+        try:
+            uploader.add(rows)
+            return uploader.finish()
+        finally:
+            uploader.close()
+
+    def _commit(self, state: State, uploaded: Uploaded, accepted: Sequence[_Body], *, is_last: bool) -> bool:
+        """Whether the batches have their outcomes; otherwise, they have to be uploaded again."""
+        retry = RetryPolicy(deadline_ms=self._until_ms(accepted), backoff_ms=50, backoff_ms_max=1000)
+        try:
+            committed = self._producer.commit(state.version, [uploaded], retry=retry, acks=_acks(accepted))
+        except SparkLogError as error:
+            doubt = error.maybe_applied or not isinstance(error, NOT_APPLIED)
+            if isinstance(error, RULES_CHANGED) and not doubt and not is_last:
+                return False
+            if isinstance(error, OF_A_TOPIC) and not doubt and len(alone := _by_topic(accepted)) > 1:
+                for part in alone:
+                    self._write(part)
+                return True
+            logger.warning("batches of Kafka's clients were not committed: %s", error)
+            self._fail(accepted, error, doubt=doubt)
+            return True
+        at = {key: span.start for key, span in committed.ranges.items()}
+        for body in accepted:
+            one, offset = body.of, at[body.of.key]
+            at[one.key] += one.batch.records
+            one.outcome = WriteOutcome(offset=offset, time_ms=committed.time_ms if body.append_time else -1)
+            if (numbers := one.numbers) is not None:
+                self._sequences.add(one.key, WrittenBatch(numbers, offset, one.outcome.time_ms))
+        return True
+
+    def _fail(self, accepted: Sequence[_Body], error: Exception, *, doubt: bool) -> None:
+        """doubt:  whether the batches may have been written: then their producers must not send them again."""
+        for body in accepted:
+            body.of.outcome = WriteOutcome(write_code_of(error), str(error))
+            if doubt and body.of.numbers is not None:
+                self._sequences.fence(body.of.batch.producer_id)
+
+    def _until_ms(self, bodies: Sequence[_Body]) -> int:
+        wait_ms = patience_ms([body.of.timeout_ms for body in bodies])
+        return round(self._journal.context.clock.monotonic_ms() + wait_ms)
+
+
+def _by_topic(bodies: Sequence[_Body]) -> list[list[_Body]]:
+    found = dict[str, list[_Body]]()
+    for body in bodies:
+        found.setdefault(body.of.topic_id, []).append(body)
+    return list(found.values())
+
+
+def patience_ms(timeouts_ms: Sequence[int]) -> int:
+    """How long a round is tried: that of the most patient client, since a round that fails does so for all of them."""
+    return min(max(TIMEOUT_MS_MIN, *timeouts_ms), TIMEOUT_MS_MAX)
+
+
+def _acks(bodies: Sequence[_Body]) -> int:
+    return ACKS_ALL if any(body.of.acks == ACKS_ALL for body in bodies) else ACKS_LEADER
+
+
+# ------------------------------------------------------------------------------------------- what a round writes
+
+
+@dataclass(eq=False)
+class _Body:
+    """A batch, and its records as bytes."""
+
+    of: Waiting
+    data: bytes | memoryview
+    append_time: bool = False
+
+
+def accept(
+    state: State, bodies: Sequence[_Body], sequences: Sequences, now_ms: int
+) -> tuple[list[_Body], TopicRows | None]:
+    """The batches that are to be written, and their records.  The others have outcomes, or repeat one of them."""
+    for body in bodies:
+        _note_repeat(body.of, sequences)
+        if body.of.outcome is None:
+            _check_topic(state, body)
+    left, records = _readable([body for body in bodies if body.of.outcome is None], now_ms)
+    if records is None:
+        return [], None
+    rows = _rows(state, left, records)
+    owner = np.repeat(np.arange(len(left)), [body.of.batch.records for body in left])
+    _note_faults(left, rows, owner, now_ms)
+    accepted = _in_order([body for body in left if body.of.outcome is None], sequences)
+    if not accepted:
+        return [], None
+    chosen = np.isin(owner, [number for number, body in enumerate(left) if body in accepted])
+    return accepted, rows.take(np.flatnonzero(chosen))
+
+
+def _note_repeat(one: Waiting, sequences: Sequences) -> None:
+    """A batch that is in the log stays written, wherever it is in the round, and whatever the rules are by now."""
+    if one.outcome is None and one.numbers is not None and (known := sequences.written(one.key, one.numbers)):
+        one.outcome = WriteOutcome(offset=known.offset, time_ms=known.time_ms)
+
+
+def _check_topic(state: State, body: _Body) -> None:
+    one, topic = body.of, state.live_topic(body.of.topic_id)
+    if topic is None or one.partition >= topic.partitions:
+        one.outcome = WriteOutcome(UNKNOWN_TOPIC_OR_PARTITION, f"{one.topic}-{one.partition} does not exist")
+        return
+    spec = topic_spec(state, one.topic)
+    body.append_time = spec.append_time
+    if spec.schema is not None:
+        one.outcome = WriteOutcome(
+            INVALID_RECORD, f"topic {one.topic!r} has columns: write it with Spark or with Python"
+        )
+    elif (size := HEADER_BYTES + len(one.batch.body)) > spec.max_message_bytes:
+        text = f"a batch of {size} bytes, and max.message.bytes of topic {one.topic!r} is {spec.max_message_bytes}"
+        one.outcome = WriteOutcome(MESSAGE_TOO_LARGE, text)
+
+
+def _readable(bodies: Sequence[_Body], now_ms: int) -> tuple[Sequence[_Body], pa.RecordBatch | None]:
+    """The batches whose records can be read, and these records; none if no batch can be read."""
+    try:
+        return bodies, _records(bodies, now_ms) if bodies else None
+    except RefusedBatch:
+        for body in bodies:
+            try:
+                _records([body], now_ms)
+            except RefusedBatch as error:
+                body.of.refuse(error)
+    left = [body for body in bodies if body.of.outcome is None]
+    return left, _records(left, now_ms) if left else None
+
+
+def _records(bodies: Sequence[_Body], now_ms: int) -> pa.RecordBatch:
+    return records_of([body.of.batch for body in bodies], [body.data for body in bodies], now_ms)
+
+
+def _rows(state: State, bodies: Sequence[_Body], records: pa.RecordBatch) -> TopicRows:
+    names = list(dict.fromkeys(body.of.topic for body in bodies))
+    number = {name: at for at, name in enumerate(names)}
+    counts = [body.of.batch.records for body in bodies]
+    partitions = np.repeat(np.array([body.of.partition for body in bodies], np.int64), counts)
+    numbers = np.repeat(np.array([number[body.of.topic] for body in bodies], np.int64), counts)
+    specs = tuple(topic_spec(state, name) for name in names)
+    return TopicRows(TopicTable(specs), numbers, Rows(records, pa.array(partitions)))
+
+
+def _note_faults(bodies: Sequence[_Body], rows: TopicRows, owner: Numbers, now_ms: int) -> None:
+    """A batch with records that violate the rules of its topic is refused as a whole, and they are named."""
+    first = np.searchsorted(owner, np.arange(len(bodies)))
+    for fault in faults_of(rows, now_ms):
+        wrong = np.flatnonzero(fault.rows)
+        for number in np.unique(owner[wrong]).tolist():
+            if (one := bodies[number].of).outcome is None:
+                at = wrong[owner[wrong] == number][:WRONG_MAX].tolist()
+                named = [(row - int(first[number]), fault.reason(row)) for row in at]
+                one.outcome = WriteOutcome(write_code_of(fault.kind("")), named[0][1], wrong=named)
+
+
+def _in_order(bodies: Sequence[_Body], sequences: Sequences) -> list[_Body]:
+    """The batches whose sequence is the next one of their producer.  A repeated batch gets the outcome of the first."""
+    accepted, last = list[_Body](), dict[tuple[int, TopicKey], list[Waiting]]()
+    for body in bodies:
+        one, numbers = body.of, body.of.numbers
+        if numbers is not None:
+            before = last.setdefault((numbers.producer, one.key), [])
+            one.repeated = next((other for other in before if other.numbers == numbers), None)
+            if one.repeated is not None:
+                continue
+            try:
+                sequences.check(one.key, numbers, before[-1].numbers if before else None)
+            except WrongSequence as error:
+                one.refuse(error)
+                continue
+            before.append(one)
+        accepted.append(body)
+    return accepted

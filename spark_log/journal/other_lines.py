@@ -1,0 +1,118 @@
+"""Records of the metadata log that are there, and of which the log has another one in their versions.
+
+A client wrote after versions were lost, and then a later checkpoint was copied back: its record was replaced.  Or later
+records were copied back: each names the batch that it follows, which is another one by now, so they are void.  In both
+cases acknowledged records are not in the log.  A state knows the batches of its last versions (`State.line`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from spark_log.errors import CorruptObject, SparkLogError
+from spark_log.journal.lost_versions import GIVE_UP, LostVersions, note_loss, unnamed_in
+from spark_log.journal.storage.opening import WAVE_MAX, open_view, was_kept
+from spark_log.journal.store_operations import Get, List, Steps
+from spark_log.metadata.formats.batch_format import decode_batch
+from spark_log.metadata.lines import mark_of
+from spark_log.metadata.records import Batch, CommitRecord
+from spark_log.metadata.restores import is_former
+from spark_log.metadata.state import State
+from spark_log.store.object_names import CHECKPOINTS, LOG, log_version
+from spark_log.text import counted
+
+MOVE = (
+    "`pylog segment dump --records OBJECT` shows records, which you can append again. `pylog repair` moves the file away, "
+    f"and its objects are kept until you run {GIVE_UP}"
+)
+
+
+class OtherLine(NamedTuple):
+    """A record that is not of this log."""
+
+    key: str
+    version: int
+    rows: int
+    objects: tuple[str, ...]
+    """The objects that this record names and the log does not."""
+
+    @property
+    def text(self) -> str:
+        what = f", with {counted(self.rows, 'record')} in {', '.join(self.objects)}" if self.objects else ""
+        return (
+            f"the log has another version {self.version}: clients wrote after versions were lost, and files of a copy were put "
+            f"beside theirs, so the changes in this file do not count{what}"
+        )
+
+
+def records_of_other_lines(state: State) -> Steps[list[OtherLine]]:
+    """The records among the last versions of a state that are not those which it has replayed, in order."""
+    found = yield from _not_of(state, (yield List(LOG)))
+    if not found:
+        return []
+    # A record may have been deleted meanwhile, and a put that comes late may have taken its name.
+    state = (yield from open_view()).state
+    others = list[OtherLine]()
+    for name, batch in (yield from _not_of(state, found)).items():
+        others.append((yield from _other(state, batch, name)))
+    return others
+
+
+def _not_of(state: State, names: Iterable[str]) -> Steps[dict[str, Batch]]:
+    """The records among `names` that a state does not have, and that nobody has deleted up to now."""
+    first, found = state.version - len(state.line) + 1, dict[str, Batch]()
+    names = [name for name in names if first <= (at := log_version(name)) <= state.version or at in state.strays]
+    for at in range(0, len(names), WAVE_MAX):
+        few = names[at : at + WAVE_MAX]
+        for name, data in zip(few, (yield [Get(name) for name in few]), strict=True):
+            with suppress(SparkLogError):  # `verify` reports a damaged one
+                batch = None if data is None else decode_batch(data, name)
+                if batch is not None and not _is_of(state, batch, log_version(name)):
+                    found[name] = batch
+    checkpoints = (yield List(CHECKPOINTS)) if found else []
+    return {
+        name: batch
+        for name, batch in found.items()
+        if (version := log_version(name)) > state.fence or was_kept(version, checkpoints)
+    }
+
+
+def is_suspect(state: State) -> bool:
+    """Whether a state itself shows that there may be such records: the others are found by reading the last records."""
+    return bool(state.strays or state.set_backs)
+
+
+def note_other_lines(state: State, now_ms: int) -> Steps[CorruptObject | None]:
+    """The error if records are not of this log.  Their objects are noted, so that they are kept."""
+    others = yield from records_of_other_lines(state)
+    if not others:
+        return None
+    yield from note_objects(state, others, now_ms)
+    more = f"; and {len(others) - 1} more, which `pylog verify` names" if len(others) > 1 else ""
+    return CorruptObject(f"nothing is deleted, because of {others[0].key}: {others[0].text}{more}. {MOVE}")
+
+
+def note_objects(state: State, others: Sequence[OtherLine], now_ms: int) -> Steps[None]:
+    """Note the objects of such records as those of lost versions."""
+    objects, versions = {name for one in others for name in one.objects}, [one.version for one in others]
+    if objects:
+        first, last = min(versions), max(versions)
+        lost = LostVersions(after=first - 1, upto=last, objects=tuple(sorted(objects)), again=first)
+        yield from note_loss(state, lost, now_ms)
+
+
+def _is_of(state: State, batch: Batch, version: int) -> bool:
+    """Whether the log has this batch.  Those of a log before a restore are known to be void."""
+    if version in state.strays:
+        return False
+    return state.line[version - state.version - 1] == mark_of(batch) or is_former(state, batch.history)
+
+
+def _other(state: State, batch: Batch, name: str) -> Steps[OtherLine]:
+    commits = [record for record in batch.records if isinstance(record, CommitRecord)]
+    left = yield from unnamed_in(state, (made.name for commit in commits for made in commit.objects))
+    rows = sum(run.rows for commit in commits for _, run in commit.slices)
+    rows += sum(piece.end - piece.start for commit in commits for _, _, piece in commit.pieces)
+    return OtherLine(name, log_version(name), rows, tuple(sorted(left)))

@@ -1,1 +1,0 @@
-"""HTTP between clients and a coordinator: server, client, messages, tokens, quotas."""

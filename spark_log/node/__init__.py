@@ -1,1 +1,0 @@
-"""The coordinator with its groups, and upkeep: retention, merging, verification, repair."""

@@ -1,0 +1,27 @@
+"""Tests of a flow's function need no log."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_log import NewTopic
+from spark_log.errors import FunctionFailed
+from spark_log.testing.flows import make_flow_test
+
+
+def doubled(table: pa.Table) -> dict[str, pa.Table]:
+    numbers = [int(value) for value in table["value"].to_pylist()]
+    return {"doubles": pa.table({"n": [2 * number for number in numbers]})}
+
+
+# Promise: test-your-jobs.md#a-flow
+def test_outputs_are_returned_by_topic() -> None:
+    """Also those of a typed topic, and dead letters; without a rule for bad records, the error is raised."""
+    rows = {"a": [{"value": "1"}, {"value": "x"}], "b": [{"value": "3"}]}
+    topics = [NewTopic("doubles", 1, schema=pa.schema([("n", pa.int64())]))]
+    found = make_flow_test(doubled, rows, topics=topics, bad_records="topic:bad")
+    assert sorted(found["doubles"]["n"].to_pylist()) == [2, 6] and found["bad"]["value"].to_pylist() == [b"x"]
+    assert set(found) == {"doubles", "bad"}
+    with pytest.raises(FunctionFailed, match="a-0, offset 1: ValueError"):
+        make_flow_test(doubled, rows, topics=topics)

@@ -1,0 +1,230 @@
+"""Batches of producers that are sent again, in rounds that go wrong, and after connections that end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+import spark_log
+from spark_log import NewTopic
+from spark_log.gateway.api import API_VERSIONS, PRODUCE
+from spark_log.gateway.error_codes import (
+    DUPLICATE_SEQUENCE_NUMBER,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_RECORD,
+    NONE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+    PRODUCER_FENCED,
+    TOPIC_AUTHORIZATION_FAILED,
+)
+from spark_log.gateway.messages import ApiVersionsRequest, ProducedPartition, ProducedTopic, ProduceRequest
+from spark_log.gateway.produced_batches import parse_batch
+from spark_log.gateway.rounds import RoundWriter, Waiting, WriteOutcome, patience_ms
+from spark_log.gateway.sequences import PRODUCERS_KEPT, Numbered, Sequences, WrittenBatch, WrongSequence
+from spark_log.journal.journal import Journal
+from spark_log.server.tokens import parse_tokens
+from spark_log.store.object_names import DATA
+from spark_log.store.open import open_store
+from spark_log.testing.stores import Wrapper
+from tests.gateway.running import DEADLINE_S, Running, frame, received
+from tests.services import Services
+
+KEY = ("topic", 0)
+Write = Callable[..., list[tuple[int, int]]]
+
+
+def batch(*values: bytes, producer: int = -1, sequence: int = -1, epoch: int = 0) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, 0, 0, producer, epoch, sequence, 1 << 24)
+    for number, value in enumerate(values):
+        builder.append(number, int(time.time() * 1000), None, value, [])
+    return bytes(builder.build())
+
+
+def values(log: spark_log.Log, topic: str = "orders", partition: int = 0) -> list[bytes | None]:
+    found: list[bytes | None] = log.read(topic, partition)["value"].to_pylist()
+    return found
+
+
+@pytest.fixture
+def sequences() -> Sequences:
+    return Sequences(7)
+
+
+@pytest.fixture
+def write(log: spark_log.Log, sequences: Sequences) -> Iterator[Write]:
+    """Writes a round of batches, each (topic, partition, batch).  Returns their codes and offsets."""
+    loop, writer = asyncio.new_event_loop(), RoundWriter(log.journal, sequences)
+
+    def written(*sent: tuple[str, int, bytes]) -> list[tuple[int, int]]:
+        ids = log.journal.state.names
+        round_ = [
+            Waiting(topic, ids[topic], number, parse_batch(data), -1, 5000, loop.create_future())
+            for topic, number, data in sent
+        ]
+        writer.write(round_)
+        found = [(one.repeated or one).outcome or WriteOutcome(99) for one in round_]
+        return [(one.code, one.offset) for one in found]
+
+    yield written
+    loop.close()
+
+
+def test_a_repeat_is_recognised_behind_a_later_batch(log: spark_log.Log, write: Write, sequences: Sequences) -> None:
+    """A client may give up a connection while its later batch waits for the next round."""
+    one = sequences.new_id()
+    a, b = batch(b"a", producer=one, sequence=0), batch(b"b", producer=one, sequence=1)
+    assert write(("orders", 0, a)) == [(NONE, 0)]
+    assert write(("orders", 0, b), ("orders", 0, a), ("orders", 0, b)) == [(NONE, 1), (NONE, 0), (NONE, 1)]
+    assert values(log) == [b"a", b"b"]
+
+
+def test_a_repeat_is_recognised_whatever_the_rules_are_by_now(
+    log: spark_log.Log, write: Write, sequences: Sequences
+) -> None:
+    """Refused, its number would be given to the next batch, which would pass for the repeat."""
+    one = sequences.new_id()
+    assert write(("orders", 0, batch(b"a", producer=one, sequence=0))) == [(NONE, 0)]
+    log.admin.incremental_alter_configs({"orders": {"max.message.bytes": "10"}})
+    assert write(("orders", 0, batch(b"a", producer=one, sequence=0))) == [(NONE, 0)]
+
+
+def test_a_producer_raises_its_epoch_in_one_partition_after_the_other(
+    log: spark_log.Log, write: Write, sequences: Sequences
+) -> None:
+    """A batch that was under way in another partition keeps its epoch, and is recognised."""
+    one = sequences.new_id()
+    old, newer = batch(b"old", producer=one, sequence=0), batch(b"new", producer=one, sequence=0, epoch=1)
+    assert write(("orders", 0, newer), ("orders", 1, old)) == [(NONE, 0), (NONE, 0)]
+    assert write(("orders", 0, newer), ("orders", 1, old)) == [(NONE, 0), (NONE, 0)]
+    later = batch(b"later", producer=one, sequence=1, epoch=1)
+    assert write(("orders", 0, old), ("orders", 0, later)) == [(INVALID_PRODUCER_EPOCH, -1), (NONE, 1)]
+    assert (values(log), values(log, partition=1)) == ([b"new", b"later"], [b"old"])
+
+
+def test_a_rule_that_was_changed_elsewhere_concerns_its_topic_alone(
+    log: spark_log.Log, write: Write, sequences: Sequences
+) -> None:
+    """The other batches of the round are written."""
+    log.create_topic(NewTopic("changed", 1))
+    log.journal.refresh()
+    with spark_log.connect(log.url) as other:
+        other.admin.incremental_alter_configs({"changed": {"cleanup.policy": "compact"}})
+    one = sequences.new_id()
+    good = batch(b"x", producer=one, sequence=0)
+    assert write(("changed", 0, batch(b"no key")), ("orders", 0, good)) == [(INVALID_RECORD, -1), (NONE, 0)]
+    assert values(log) == [b"x"] and values(log, "changed") == []
+
+
+# Promise: gateway.md#writes
+def test_a_topic_that_the_gateway_may_not_write_concerns_nobody_else(tmp_path: Path) -> None:
+    """Its token is for other topics."""
+    services, loop = Services(), asyncio.new_event_loop()
+    running = services.start(
+        tmp_path / "log",
+        tokens=parse_tokens({"boss": "admin BOSS-of-all-topics", "shop": "write SHOP-writes-some shop."}),
+    )
+    with spark_log.connect(f"pylog://{running.coordinator.address}", token="BOSS-of-all-topics") as boss:
+        for name in ("shop.a", "other"):
+            boss.create_topic(NewTopic(name, 1))
+    with spark_log.connect(f"pylog://{running.coordinator.address}", token="SHOP-writes-some") as log:
+        sequences, ids = Sequences(7), log.journal.refresh().names
+        one = sequences.new_id()
+
+        def sent(topic: str, producer: int) -> Waiting:
+            data = parse_batch(batch(b"x", producer=producer, sequence=0 if producer > 0 else -1))
+            return Waiting(topic, ids[topic], 0, data, -1, 5000, loop.create_future())
+
+        round_ = [sent("other", -1), sent("shop.a", one), sent("other", one)]
+        RoundWriter(log.journal, sequences).write(round_)
+        codes = [found.outcome.code if found.outcome else 99 for found in round_]
+        assert codes == [TOPIC_AUTHORIZATION_FAILED, NONE, TOPIC_AUTHORIZATION_FAILED]
+        sequences.check((ids["shop.a"], 0), Numbered(one, 0, 1, 1))  # it is not fenced
+    services.close()
+    loop.close()
+
+
+def test_the_most_patient_client_decides_how_long_a_round_is_tried() -> None:
+    """With the shortest time of all clients, one of them could fail the writes of the others."""
+    assert patience_ms([1, 20_000, -5]) == 20_000
+    assert (patience_ms([1]), patience_ms([1 << 30])) == (1000, 30_000)
+
+
+def refused(sequences: Sequences, batch: Numbered, before: Numbered | None = None) -> int:
+    with pytest.raises(WrongSequence) as found:
+        sequences.check(KEY, batch, before)
+    return found.value.code
+
+
+def test_only_a_batch_that_is_written_is_a_duplicate(sequences: Sequences) -> None:
+    """Clients take it for written."""
+    one = sequences.new_id()
+    assert refused(sequences, Numbered(one, 0, 10, 5)) == OUT_OF_ORDER_SEQUENCE_NUMBER  # the first one has failed
+    assert refused(sequences, Numbered(one, 0, (1 << 31) - 5, 5)) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    for first in range(0, 80, 10):
+        sequences.add(KEY, WrittenBatch(Numbered(one, 0, first, 10), first, -1))
+    assert refused(sequences, Numbered(one, 0, 0, 10)) == DUPLICATE_SEQUENCE_NUMBER
+    assert refused(sequences, Numbered(one, 0, 75, 10)) == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(sequences, Numbered(one, 0, 80, 5), Numbered(one, 0, 80, 10)) == OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_producer_that_is_forgotten_is_fenced(sequences: Sequences) -> None:
+    """Its first batch may be in the log."""
+    one = sequences.new_id()
+    sequences.add(KEY, WrittenBatch(Numbered(one, 0, 0, 1), 0, -1))
+    for _ in range(PRODUCERS_KEPT):
+        sequences.new_id()
+    assert refused(sequences, Numbered(one, 0, 0, 1)) == PRODUCER_FENCED
+
+
+class HungStore(Wrapper):
+    """Uploads wait for `go`."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def _pass(self, key: str, *, writes: bool = False) -> None:
+        if writes and key.startswith(DATA):
+            self.reached.set()
+            self.go.wait(DEADLINE_S)
+
+
+def sent(opened: socket.socket, value: bytes, acks: int) -> None:
+    topics = [ProducedTopic(name="orders", partitions=[ProducedPartition(index=0, records=batch(value))])]
+    opened.sendall(frame(PRODUCE, 9, ProduceRequest(acks=acks, timeout_ms=5000, topics=topics)))
+
+
+# Promise: gateway.md#writes
+def test_what_waits_when_its_client_disconnects_is_not_written(tmp_path: Path) -> None:
+    """The client sends it again: while a storage hangs, it would do so many times.  With acks=0 it does not."""
+    url = str(tmp_path / "log")
+    with spark_log.connect(url, durability="os") as log:
+        log.create_topic(NewTopic("orders", 1))
+    store = HungStore(open_store(url, None, "os"))
+    log = spark_log.Log(Journal.open(store, create=False))
+    gateway = Running(log)
+    with gateway.connection() as first:
+        sent(first, b"hangs", -1)
+        assert store.reached.wait(DEADLINE_S)
+        for acks, value in ((-1, b"given up"), (1, b"given up"), (0, b"no answer is wanted")):
+            with gateway.connection() as lost:
+                sent(lost, value, acks)
+        gateway.ask(API_VERSIONS, 0, ApiVersionsRequest())  # those before it are accepted
+        deadline = time.monotonic() + DEADLINE_S
+        while gateway.connections > 1 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with gateway.connection() as again:
+            sent(again, b"again", -1)
+            store.go.set()
+            assert received(first) and received(again)
+    gateway.close()
+    assert values(log) == [b"hangs", b"no answer is wanted", b"again"]
+    log.close()
