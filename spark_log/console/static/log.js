@@ -16,7 +16,7 @@ export function overview() {
     open: (row) => `#/topics/${encodeURIComponent(row.topic)}`,
     none: empty("No topics yet", "Create the first one with", "pylog topic create orders -p 3"),
     columns: [
-      { name: "topic", title: "Busiest topics", class: "name", cell: (row) => row.topic },
+      { name: "topic", title: "Topic", class: "name", cell: (row) => row.topic },
       { name: "rate", title: "Records/s", right: true, cell: (row) => rate(row.per_second) },
       { name: "bytes", title: "Size", right: true, cell: (row) => bytes(row.bytes) },
       { name: "history", title: "", right: true, cell: (row) => spark(growth(row.history)) },
@@ -26,7 +26,7 @@ export function overview() {
     open: (row) => `#/groups/${encodeURIComponent(row.group)}`,
     none: empty("No groups yet", "Read with a group to see its lag.", "pylog consume orders --group billing"),
     columns: [
-      { name: "group", title: "Groups with most lag", class: "name", cell: (row) => row.group },
+      { name: "group", title: "Group", class: "name", cell: (row) => row.group },
       { name: "state", title: "State", cell: (row) => badge(row.state, row.state === "Stable" ? "good" : "") },
       { name: "lag", title: "Lag", right: true, cell: (row) => compact(row.lag) },
       { name: "history", title: "", right: true, cell: (row) => spark(row.history) },
@@ -35,7 +35,7 @@ export function overview() {
   return {
     title: "Overview",
     node: h("div", {}, head("Overview"), h("div", { class: "stack" }, top, chart,
-      h("div", { class: "pair" }, h("section", { class: "card" }, largest.node), h("section", { class: "card" }, behind.node)), state)),
+      h("div", { class: "pair" }, card("Busiest topics", null, largest.node), card("Groups with most lag", null, behind.node)), state)),
     async update() {
       const [log, t, g, health] = await Promise.all([get("cluster"), get("topics"), get("groups"), get("health")]);
       put(top, log, () => facts([["Topics", count(log.topics)], ["Partitions", count(log.partitions)], ["Records", compact(log.records)],

@@ -45,7 +45,7 @@ export function records({ query, fail }, name) {
     const turn = (values) => () => go({ ...query, before: "", cursor: "", ...values });
     rows.replaceChildren(...found.records.map((row) => line(name, row, fail)));
     place.replaceChildren(found.records.length
-      ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {},
+      ? h("div", { class: "scroll" }, h("table", { class: "records" }, h("thead", {}, h("tr", {},
         ["Time", "Partition", "Offset", "Key", "Value"].map((title, n) => h("th", { scope: "col", class: n === 1 || n === 2 ? "right" : "" }, title)))), rows))
       : nothing(found, searched));
     told.textContent = searched
@@ -118,7 +118,7 @@ function nothing(found, searched) {
 function line(topic, row, fail) {
   const cells = [
     h("td", { class: "nowrap soft" }, time(row.timestamp)), h("td", { class: "right" }, count(row.partition)), h("td", { class: "right" }, count(row.offset)),
-    h("td", { class: "mono clip key" }, preview(row.key)), h("td", { class: "mono clip" }, preview(row.value)),
+    h("td", { class: "mono clip key", "data-title": "Key" }, preview(row.key)), h("td", { class: "mono clip", "data-title": "Value" }, preview(row.value)),
   ];
   const node = h("tr", { class: "row", tabindex: "0", "aria-expanded": "false" }, cells);
   node.addEventListener("click", () => {

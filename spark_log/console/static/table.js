@@ -34,7 +34,7 @@ export function table({ columns, open, none, first, descending = false }) {
       if (event.target.closest("a, button") || String(getSelection())) return;
       location.hash = to;
     };
-    const cells = columns.map((c) => h("td", { class: [c.right && "right", c.class].filter(Boolean).join(" ") }, c.cell(row)));
+    const cells = columns.map((c) => h("td", { class: [c.right && "right", c.class].filter(Boolean).join(" "), "data-title": c.title || null }, c.cell(row)));
     return h("tr", { class: to && "row", tabindex: to && "0", "data-to": to, onclick: to && go }, cells);
   }
 
