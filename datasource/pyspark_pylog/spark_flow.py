@@ -36,6 +36,8 @@ from spark_log.flows.flow import Flow, start_flow
 from spark_log.flows.flow_options import FlowOptions
 from spark_log.flows.task import FlowTask, Incarnation, TaskCounts, pause_s
 from spark_log.journal.journal import Journal
+from spark_log.metadata.groups.group_commands import LeaveGroup
+from spark_log.metadata.state import GroupState
 
 REPORT, STOP, REPLACED = "report", "stop", "replaced"
 REPORT_S = 1.0
@@ -237,8 +239,18 @@ class _FlowJob:
                     else SparkLogError(f"flow {self._options.name!r}: the Spark job failed: {sentence(found)}")
                 )
         self._ended.set()
+        self._leave()
         for task in self.tasks:
             task.end(error)
+
+    def _leave(self) -> None:
+        """Leave the group for tasks that Spark has not started, or has stopped."""
+        name = self._options.name
+        with suppress(SparkLogError):  # their sessions end, too
+            shares = self._journal.refresh().groups.get(name, GroupState()).shares
+            joined = {member.id for member in self.members.values()}
+            for left in [one.member for one in shares if joined & {one.member, one.member.rpartition(".")[0]}]:
+                self._journal.propose(LeaveGroup(group=name, member=left))
 
     def _application_has_ended(self) -> bool:
         try:

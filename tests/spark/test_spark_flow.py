@@ -95,8 +95,10 @@ def test_a_flow_that_is_started_elsewhere_ends_in_spark(classic: SparkSession, t
 # Promise: tasks/flow.md#in-tasks-of-spark
 def test_a_task_for_which_spark_has_no_core_is_named(classic: SparkSession, tmp_path: Path) -> None:
     """The flow can be stopped nevertheless."""
-    with start(classic, made(tmp_path), tasks=3) as flow:
+    log = made(tmp_path)
+    with start(classic, log, tasks=3) as flow:
         assert wait_until(lambda: flow.progress.error.startswith("Spark has not started task 2: "))
+    assert log.journal.refresh().groups["f"].shares == (), "a task that never ran has left the group, too"
 
 
 # Promise: tasks/flow.md#in-tasks-of-spark
