@@ -23,6 +23,13 @@ def has_accepted_loss(log: int, copy: int) -> bool:
     return log // VERSIONS > copy // VERSIONS
 
 
+def versions_since(copy: int, log: int) -> int:
+    """How many versions a log has after that of a copy.  The versions that an accepted loss skips do not exist: after
+    a loss, only the version at which the log continued counts, and those after it.
+    """
+    return log % VERSIONS + 1 if has_accepted_loss(log, copy) else log - copy
+
+
 def renewed_id(topic_id: str, version: int) -> str:
     """The new id of a topic.  Every repair of a log that continues at this version gives it: two at the same time come
     to one state.

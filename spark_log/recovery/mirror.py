@@ -49,6 +49,7 @@ from spark_log.metadata.commits.pending_commits import optional_copies
 from spark_log.metadata.decide_coordinators import moved_to
 from spark_log.metadata.formats.batch_format import decode_batch
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord
+from spark_log.metadata.renewed_ids import has_accepted_loss, versions_since
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replicas.replicas import copies_of, is_active
 from spark_log.metadata.state import ObjectRow, State
@@ -97,6 +98,8 @@ class MirrorStatus:
     """The log has deleted some of their records or objects: only `round(catch_up=True)` continues the mirror."""
     problem: str = ""
     """A sentence on objects that the mirror lacks of the versions that it has, and the command that helps."""
+    after_loss: bool = False
+    """Lost versions of the log were given up since: those that the mirror has may be the only ones."""
 
 
 def catch_up_text(mirror: str, log: str, version: int) -> str:
@@ -218,8 +221,8 @@ class Mirror:
         problem = "" if self._has_looked else lacking_in_mirror(journal, self._source.metadata.url)
         self._has_looked = True
         version = journal.state.version
-        behind = self._source.refresh().version - version
-        return Mirrored(version, version - before, copier.objects, copier.bytes, behind, problem)
+        behind = versions_since(version, self._source.refresh().version)
+        return Mirrored(version, versions_since(before, version), copier.objects, copier.bytes, behind, problem)
 
     def status(self) -> MirrorStatus:
         """How far the mirror is behind.  Raises the errors of `round`, if that cannot continue the mirror."""
@@ -229,11 +232,18 @@ class Mirror:
         next_key = log_key(state.version + 1)
         (record,) = self._source.run(_get_all([next_key]))
         since_ms = state.time if record is None else decode_batch(record, next_key).time
-        behind, now_ms = newest.version - state.version, self._source.context.clock.now_ms()
+        behind, now_ms = versions_since(state.version, newest.version), self._source.context.clock.now_ms()
         is_gone = bool(behind) and (record is None or not self._is_kept(state.version + 1))
         must_catch_up = journal is not None and (is_gone or not is_known)
         problem = "" if journal is None else lacking_in_mirror(journal, self._source.metadata.url)
-        return MirrorStatus(state.version, behind, max(0, now_ms - since_ms) if behind else 0, must_catch_up, problem)
+        return MirrorStatus(
+            state.version,
+            behind,
+            max(0, now_ms - since_ms) if behind else 0,
+            must_catch_up,
+            problem,
+            has_accepted_loss(newest.version, state.version),
+        )
 
     def check_follows(self) -> None:
         """Raises LogRestored if the mirror has records that the log does not have."""

@@ -77,6 +77,20 @@ def test_a_damaged_object_is_repaired_from_the_mirror(pylog: Pylog, tmp_path: Pa
     assert "--repair-from, which is missing" in pylog.run("verify", "--repair-option", "key=k").stderr
 
 
+def test_the_status_names_an_accepted_loss(pylog: Pylog, tmp_path: Path) -> None:
+    """The mirror has versions that the log has given up."""
+    mirror = str(tmp_path / "mirror")
+    pylog.ok("mirror", "set", mirror)
+    pylog.ok("mirror", "run", mirror)
+    pylog.ok("produce", "orders", stdin="c\n")
+    lost = max((tmp_path / "log/meta/log").iterdir())
+    pylog.ok("produce", "orders", stdin="d\n")
+    lost.unlink()
+    pylog.ok("repair", "--accept-loss", "--yes")
+    said = pylog.run("mirror", "status", mirror).stdout
+    assert "1 version behind" in said and "lost versions of the log were given up" in said
+
+
 def test_a_mirror_whose_log_is_lost_names_the_recovery(pylog: Pylog, tmp_path: Path) -> None:
     """Not a command that begins an empty log in its place."""
     mirror = str(tmp_path / "mirror")

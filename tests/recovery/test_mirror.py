@@ -17,6 +17,7 @@ from spark_log.maintenance.maintain import maintain_once
 from spark_log.recovery.mirror import Mirror, begin_mirror
 from spark_log.recovery.mirror_copier import MirrorCopier
 from spark_log.recovery.mirror_recovery import recover
+from spark_log.recovery.repair import repair
 from spark_log.recovery.verify import verify
 from spark_log.serve.serve import start
 from spark_log.serve.serve_config import ServeConfig
@@ -125,6 +126,24 @@ def test_merges_retention_and_garbage_collection_reach_the_mirror(
     )
     assert there - here == set()
     assert len(list((tmp_path / "mirror" / "meta" / "ckpt").iterdir())) == 2
+
+
+def test_the_versions_that_an_accepted_loss_skips_are_not_counted(
+    log: spark_log.Log, root: str, tmp_path: Path
+) -> None:
+    """The log continues at version 1,000,000,000: the state without the lost versions, and the records since."""
+    mirror = Mirror(log, LocalStore(root))
+    copied = mirror.round().version
+    append_small(log, 2, first=3)
+    (tmp_path / "log" / log_key(copied + 1)).unlink()
+    repair(LocalStore(str(tmp_path / "log")), is_alive=lambda _: False, accept_loss=True)
+    again = spark_log.connect(str(tmp_path / "log"))
+    append_small(again, 1, first=5)
+    mirror = Mirror(again, LocalStore(root))
+    found = mirror.status()
+    assert (found.behind, found.after_loss, found.must_catch_up) == (2, True, True)
+    done = mirror.round(catch_up=True, force=True)
+    assert (done.version, done.versions, done.behind, mirror.status().after_loss) == (1_000_000_001, 2, 0, False)
 
 
 # Promise: copies.md#keep-a-mirror

@@ -166,6 +166,8 @@ def status(session: CommandSession, mirror_url: str, options: Mapping[str, str])
     text = f"version {found.version}, {counted(found.behind, 'version')} behind"
     if found.behind:
         text += f", which were written in {duration_text(found.behind_ms)}"
+    if found.after_loss:
+        text += "; since the mirror's version, lost versions of the log were given up (`pylog repair --accept-loss`)"
     emit_line(session, text, asdict(found))
     if found.must_catch_up:
         raise Failed(catch_up_text(store.url, log.url, found.version))
