@@ -421,7 +421,7 @@ class LogStreamReader(FollowingReader):
             size = f"{self._max_bytes >> 30}g"
             notice(
                 logging.INFO,
-                f"maxBytesPerTrigger is {size} by default: a micro-batch reads about so many stored bytes (none: no limit)",
+                f"maxBytesPerTrigger is {size} by default: about that many bytes in a micro-batch (none: no limit)",
             )
 
     def _tasks(self, ranges: Sequence[OffsetRange], latest: Ends, state: State) -> list[InputPartition]:
