@@ -20,7 +20,7 @@ import spark_log
 from benchmarks.beside_kafka.figures import Round
 from benchmarks.beside_kafka.machine import cpu_seconds
 from simulation.harness.broker_roots import register_broker
-from spark_log.testing.kafka import Broker, min_insync
+from simulation.harness.kafka import Broker, min_insync
 
 ROOT = Path(__file__).parent.parent
 PARTITIONS = 4

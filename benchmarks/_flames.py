@@ -18,7 +18,7 @@ import common
 from spark_read import noop
 
 import spark_log
-from spark_log.testing.kafka import SETTINGS_FILE
+from simulation.harness.kafka import SETTINGS_FILE
 
 PROFILER = "tools.profiler:async-profiler:4.1"
 OUT = Path(__file__).parents[1] / ".pylog" / "flames"

@@ -18,9 +18,9 @@ import common
 from coordinator import serving
 
 import spark_log
+from simulation.harness.slow_store import SlowStore
 from spark_log.journal.journal import Journal
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import SlowStore
 
 THREADS = 8
 

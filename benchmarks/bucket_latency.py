@@ -27,10 +27,10 @@ import common
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import spark_log
+from simulation.harness.slow_store import SlowStore
 from spark_log.client.open_journal import reopen_journal
 from spark_log.journal.journal import Journal
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import SlowStore
 from tests.services import Services
 
 IDLE_S = 1.0

@@ -39,6 +39,8 @@ from typing import NamedTuple
 import common
 from object_store import PRICES_OF, dollars
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import MeteredStore
 from spark_log.client.log import Log
 from spark_log.client.producer.commit import PlainProducer
 from spark_log.client.producer.topic_rules import topic_spec
@@ -50,8 +52,6 @@ from spark_log.model import NewTopic
 from spark_log.segment.record_columns import conform
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, META, data_key
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import MeteredStore
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS

@@ -48,7 +48,7 @@ from benchmarks._clients import (
 )
 from benchmarks.beside_kafka.figures import Round, markdown, number, percentile
 from benchmarks.coordinator import free_port
-from spark_log.testing import kafka
+from simulation.harness import kafka
 
 ROOT = Path(__file__).parent.parent
 ROWS = 500_000

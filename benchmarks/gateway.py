@@ -32,8 +32,8 @@ import common
 
 import spark_log
 from benchmarks.beside_kafka.machine import cpu_seconds
+from simulation.harness import kafka
 from spark_log import NewTopic
-from spark_log.testing import kafka
 
 ROOT = Path(__file__).parent.parent
 PARTITIONS = 4

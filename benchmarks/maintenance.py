@@ -25,6 +25,8 @@ from typing import Any
 import common
 import pyarrow as pa
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import MeteredStore
 from spark_log import NewTopic
 from spark_log.client.log import Log
 from spark_log.client.producer.commit import PlainProducer, Uploaded
@@ -36,8 +38,6 @@ from spark_log.segment.schema import RECORD_SCHEMA
 from spark_log.segment.writer import SegmentWriter
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import data_key
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import MeteredStore
 
 PER_TOPIC = 100
 PER_OBJECT = 1000

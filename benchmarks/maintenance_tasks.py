@@ -24,6 +24,7 @@ import common
 import pyarrow as pa
 
 import spark_log
+from simulation.harness.slow_store import SlowStore
 from spark_log import Log, NewTopic
 from spark_log.client.producer.commit import PlainProducer, Uploaded
 from spark_log.journal.failure_isolation import Failures, ReportedFailures
@@ -41,7 +42,6 @@ from spark_log.segment.writer import SegmentWriter
 from spark_log.store.base import ObjectStore
 from spark_log.store.object_names import data_key
 from spark_log.store.open import open_store
-from spark_log.testing.slow_store import SlowStore
 
 PARTITIONS = 100
 AT_ONCE = 1000

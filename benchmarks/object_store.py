@@ -26,11 +26,11 @@ import common
 import pyarrow as pa
 
 import spark_log
+from simulation.harness.slow_store import SlowStore, TimedRequest, counts, round_trips
 from spark_log.journal.journal import Journal
 from spark_log.recovery.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
 
 PRICES_OF = "S3 Standard, us-east-1, list prices as of January 2025"
 DOLLARS_PUT_OR_LIST = 0.005 / 1000

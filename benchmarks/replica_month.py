@@ -30,6 +30,7 @@ from typing import NamedTuple
 import common
 
 from simulation.harness.broker_roots import commit_on_leader, register_broker
+from simulation.harness.clocks import ManualClock
 from spark_log.client.admin.brokers import fence_broker, return_broker
 from spark_log.client.log import Log
 from spark_log.journal.journal import Journal
@@ -43,7 +44,6 @@ from spark_log.replication.replicator import Replicator
 from spark_log.roots.broker_roots import BROKER_KEY
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, META
-from spark_log.testing.clocks import ManualClock
 
 HOUR_MS = 3_600_000
 ROUND_MS = HOUR_MS // 2

@@ -32,7 +32,7 @@ import boto3
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_log
-from spark_log.testing.slow_store import TimedRequest, counts, round_trips
+from simulation.harness.slow_store import TimedRequest, counts, round_trips
 from tests.s3_server import App, s3_server
 
 LATENCY_S = 0.05

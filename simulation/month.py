@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import MeteredStore
 from spark_log.client.log import Log
 from spark_log.journal.journal import Journal
 from spark_log.maintenance.maintain import maintain_once
@@ -26,8 +28,6 @@ from spark_log.metadata.state import State
 from spark_log.model import NewTopic
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import DATA, META
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import MeteredStore
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

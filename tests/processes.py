@@ -27,7 +27,7 @@ from pathlib import Path
 from spark_log.serve.serve import serve
 from spark_log.serve.serve_config import read_config
 from spark_log.store.open import open_store
-from spark_log.testing.stores import ControlledStore
+from simulation.harness.stores import ControlledStore
 folder, control, listen, takeover, timeout = sys.argv[1:]
 flags = {"url": folder, "listen": listen, "takeover.after": takeover, "storage.timeout": timeout, "durability": "os"}
 config = read_config(None, flags, {})

@@ -38,7 +38,7 @@ from benchmarks.beside_kafka.figures import Fact, Latency, Part, as_json, table
 from benchmarks.beside_kafka.latency import through_queries
 from benchmarks.beside_kafka.sides import Kafka, Null, Parquet, Pylog, Side, free_ports
 from benchmarks.beside_kafka.work import TOPIC, WORK, Bench, Work, measure
-from spark_log.testing.kafka import BROKER_JARS, CONNECTOR_JARS, Broker, broker
+from simulation.harness.kafka import BROKER_JARS, CONNECTOR_JARS, Broker, broker
 
 ROOT = Path(__file__).parents[2]
 ALL = STOCK, TUNE, TUNE_LZ4, RECOMMENDED = "stock", "tune", "tune-lz4", "recommended"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_log.testing.kafka import retrieve
+from simulation.harness.kafka import retrieve
 
 VERSION = "4.4.0"
 SPARKS = ("4.0", "4.1", "4.2")

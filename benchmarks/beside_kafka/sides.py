@@ -20,7 +20,7 @@ import spark_log
 from benchmarks import _nulls
 from benchmarks.beside_kafka.machine import bytes_on_disk
 from simulation.harness.broker_roots import register_broker
-from spark_log.testing.kafka import Broker, min_insync
+from simulation.harness.kafka import Broker, min_insync
 
 PARTITIONS = 4
 PAIRS = "key binary, value binary"

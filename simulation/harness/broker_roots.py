@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulation.harness.stores import ControlledStore
 from spark_log.client.log import Log
 from spark_log.client.producer.append import upload_rows
 from spark_log.metadata.commands import Append
@@ -18,7 +19,6 @@ from spark_log.roots.broker_roots import BrokerFile, Roots, write_broker_file
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
-from spark_log.testing.stores import ControlledStore
 
 
 def register_broker(

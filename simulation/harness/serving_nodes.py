@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from simulation import ROOT
+from simulation.harness.clocks import SkewedClock
 from simulation.harness.quorum_process import CLUSTER, LIMIT_S, SECRET, wait_until
 from simulation.levels import TODAY, support_level
 from spark_log.quorum.messages import ReplicaKey
@@ -34,7 +35,6 @@ from spark_log.rpc.messages import Health
 from spark_log.runtime.clock import SystemClock
 from spark_log.serve.serve import serve
 from spark_log.serve.serve_config import read_config
-from spark_log.testing.clocks import SkewedClock
 
 TURN_S, PAUSE_MS = 0.005, 10
 """Between two looks at the event loop, and the shortest pause that is logged."""

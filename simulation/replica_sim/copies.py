@@ -10,6 +10,8 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import ClockedStore
 from simulation.log_sim.blocking import SimulatedProcess, SimulatedStore, blocking
 from simulation.log_sim.threads import SimulatedThreads
 from simulation.replica_sim.copying import is_damaged
@@ -29,8 +31,6 @@ from spark_log.recovery.backup_files import Backup, BackupFiles
 from spark_log.recovery.restore_backup import restore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import DATA
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import ClockedStore
 
 BACKUPS = 10
 """About so many are made in a run."""

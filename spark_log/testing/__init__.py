@@ -1,9 +1,8 @@
-"""Tools for tests of applications that use a log, installed with the package.
+"""Tools for tests of applications that use a log, installed with the package: docs/test-your-jobs.md.
 
-`fixtures.py` gives pytest a log for each test, and `flows.py` runs a flow over rows: docs/test-your-jobs.md.
-`stores.py` has stores that fail, give wrong
-answers, count, or obey a file; `slow_store.py` has the latency of a bucket; `store_contract.py` is the contract of each
-store, for one of yours.  `clocks.py` has clocks that a test advances, and `kafka.py` a real broker of Kafka.
+`fixtures.py` gives pytest a log for each test.  `flows.py` runs the function of a flow over rows, and returns what it
+writes.
 
-The simulations, and what else only pylog's own tests need, are in the folder `simulation` of a checkout.
+The folder `simulation` of a checkout has the tools that only pylog's own tests need: stores that fail, clocks that a
+test advances, a real broker of Kafka, and the contract of a store.
 """

@@ -39,7 +39,7 @@ from spark_log.rewriting.compaction_rounds import compact
 from spark_log.maintenance.maintain import maintain_round
 from spark_log.rewriting.maintenance_memory import MaintenanceMemory
 from spark_log.store.open import open_store
-from spark_log.testing.stores import ControlledStore
+from simulation.harness.stores import ControlledStore
 from tests.maintenance.logs import maintenance
 url, control, name = sys.argv[1:]
 log, memory = Log(Journal.open(ControlledStore(open_store(url, None, "os"), Path(control)), create=False)), MaintenanceMemory()

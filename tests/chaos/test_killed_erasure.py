@@ -18,7 +18,7 @@ from spark_log import Log
 from spark_log.journal.journal import Journal
 from spark_log.journal.maintenance_limits import LIMITS
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Wrapper
+from simulation.harness.stores import Wrapper
 
 left = int(sys.argv[2])
 

@@ -34,7 +34,7 @@ import spark_log
 from spark_log.client.log import Log
 from spark_log.journal.journal import Journal
 from spark_log.store.open import open_store
-from spark_log.testing.stores import ControlledStore
+from simulation.harness.stores import ControlledStore
 url, control, name = sys.argv[1:]
 log = Log(Journal.open(ControlledStore(open_store(url, None, "os"), Path(control)), create=False))
 """

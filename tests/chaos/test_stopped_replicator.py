@@ -32,7 +32,7 @@ from spark_log.client.log import Log
 from spark_log.journal.journal import Journal
 from spark_log.replication.replicator import Replicator
 from spark_log.store.open import open_store
-from spark_log.testing.stores import Wrapper
+from simulation.harness.stores import Wrapper
 
 where = ""
 

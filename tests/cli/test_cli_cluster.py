@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.clocks import SkewedClock
+from simulation.harness.stores import ClockedStore
 from simulation.levels import TOMORROW, supporting
 from spark_log import NewTopic, connect
 from spark_log.http.address import this_host
@@ -22,8 +24,6 @@ from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import log_key
-from spark_log.testing.clocks import SkewedClock
-from spark_log.testing.stores import ClockedStore
 from tests.cli.commands import Pylog
 from tests.services import Services
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import spark_log
+from simulation.harness.stores import Faults, FaultyStore
 from spark_log.journal.journal import Journal
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Faults, FaultyStore
 from tests.services import Services
 
 services: Services | None = None

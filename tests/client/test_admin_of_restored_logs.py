@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.stores import Wrapper
 from spark_log import Log, TopicPartition, connect
 from spark_log.errors import ConcurrentChange
 from spark_log.journal.journal import Journal
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import LOG
-from spark_log.testing.stores import Wrapper
 from tests.maintenance.logs import append_small, new_log
 from tests.restored import copy_of, restored
 

@@ -16,6 +16,7 @@ import pytest
 
 import spark_log
 from simulation.harness.broker_roots import ControlledRoots
+from simulation.harness.stores import Wrapper
 from spark_log.client.admin import brokers, root_places
 from spark_log.client.admin.brokers import (
     add_broker,
@@ -34,7 +35,6 @@ from spark_log.recovery.verify import verify
 from spark_log.roots.broker_roots import BROKER_KEY, BrokerFile, Roots, read_broker_file, write_broker_file
 from spark_log.roots.root_owner import OWNER_KEY
 from spark_log.store.base import ObjectStore
-from spark_log.testing.stores import Wrapper
 from tests.client.replicated import commit_copies, with_copies
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Faults
 from spark_log.client.consumer.consumer import Consumer
 from spark_log.client.reader.scan_batches import SCAN_SCHEMA
 from spark_log.errors import (
@@ -26,7 +27,6 @@ from spark_log.errors import (
 )
 from spark_log.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from spark_log.store.retry import RetryingStore
-from spark_log.testing.stores import Faults
 from tests.client.logs import Flaky, log_on, new_log, quick_store
 
 P0 = TopicPartition("orders", 0)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.client.consumer.consumer import Consumer
 from spark_log.errors import IllegalGeneration, OffsetOutOfRange
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
 from spark_log.recovery.repair import repair
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Wrapper
 from tests.processes import eventually
 from tests.restored import copy_of, restored, values
 from tests.services import Services

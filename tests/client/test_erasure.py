@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 import spark_log
+from simulation.harness.clocks import ManualClock
 from spark_log.cli.commands.erase import report_text
 from spark_log.client.admin.erasure import ErasedShare, erase_records, erase_share
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic
@@ -29,7 +30,6 @@ from spark_log.rewriting.rewrite_packs import SHARED_BYTES
 from spark_log.server.audit import close_audit, open_audit
 from spark_log.server.tokens import parse_tokens
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock
 from tests.conftest import Bucket
 from tests.services import Services
 from tests.thinning import merge_all, seal_all

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import SkewedClock
 from spark_log import TopicPartition
 from spark_log.errors import GroupIdNotFound
 from spark_log.maintenance.maintain import maintain_once
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.runtime.clock import SystemClock
-from spark_log.testing.clocks import SkewedClock
 from tests.cli.commands import Pylog
 from tests.client import logs
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import ClockedStore
 from spark_log.errors import IllegalGeneration
 from spark_log.journal.journal import Journal
 from spark_log.maintenance.maintain import maintain_once
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import ClockedStore
 from tests.client.logs import log_url, quick_store
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 import spark_log
+from simulation.harness.stores import MeteredStore
 from spark_log.client.admin.lag import lags_of
 from spark_log.metadata.records import Piece
 from spark_log.model import TopicPartition
@@ -20,7 +21,6 @@ from spark_log.positions import format_timestamp_ms
 from spark_log.recovery.verify import verify
 from spark_log.segment.compression import Compression
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.stores import MeteredStore
 from tests.client.logs import log_on, new_log
 from tests.thinning import merge_all, seal_all, thin
 

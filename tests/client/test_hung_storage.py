@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock, SkewedClock
+from simulation.harness.slow_store import SlowStore
+from simulation.harness.stores import ControlledStore, Wrapper
 from spark_log.client.consumer.consumer import READ_GRACE_MS
 from spark_log.errors import (
     CommitUnknown,
@@ -27,9 +30,6 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import CALLS_MAX, Slot, Unfinished, Waiter
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock, SkewedClock
-from spark_log.testing.slow_store import SlowStore
-from spark_log.testing.stores import ControlledStore, Wrapper
 from tests.services import Services
 
 BOUND_S = 20.0

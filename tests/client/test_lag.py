@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.admin.lag import PartitionLag, lags_of
 from spark_log.errors import GroupIdNotFound
@@ -20,8 +22,6 @@ from spark_log.metadata.records import CommitRecord, Piece
 from spark_log.model import DataObject, Run
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 from tests.client.logs import log_url
 from tests.thinning import thin
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.errors import ProducerFenced, SparkLogError, TransactionTimedOut
 from spark_log.journal.journal import Journal
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Wrapper
 from tests.client.logs import values
 
 TIMEOUT_MS = 60_000

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import MeteredStore
 from spark_log.client.consumer.consumer import REFRESH_MS
 from spark_log.client.log import Log
 from spark_log.errors import ConcurrentChange, IllegalGeneration, OffsetOutOfRange, UploadFenced, WrongRoot
@@ -19,7 +20,6 @@ from spark_log.journal.journal import Journal
 from spark_log.maintenance.maintain import checkpoint
 from spark_log.model import TopicPartition
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import MeteredStore
 from tests.restored import copy_of, restored, set_back, values
 
 P0 = TopicPartition("t", 0)

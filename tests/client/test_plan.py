@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 import spark_log
+from simulation.harness.slow_store import SlowStore
 from spark_log.client.producer.commit import PlainProducer
 from spark_log.client.producer.upload import Uploaded
 from spark_log.client.reader.plan import OffsetRange, SliceRead, end_of_slices, plan_reads
@@ -20,7 +21,6 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition
 from spark_log.model import DataObject, Run, Slice
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import SlowStore
 from tests.maintenance.logs import maintenance
 
 PARTITIONS = 5

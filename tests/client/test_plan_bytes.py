@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
+from simulation.harness.stores import CountingStore
 from spark_log import NewTopic
 from spark_log.client.reader.fetch import Touched, fetch, touched
 from spark_log.client.reader.plan import SliceRead
@@ -22,7 +23,6 @@ from spark_log.conditions import as_condition
 from spark_log.journal.store_operations import Stores
 from spark_log.maintenance.maintain import checkpoint, merge
 from spark_log.metadata.records import Piece
-from spark_log.testing.stores import CountingStore
 from tests.conftest import Bucket
 
 START = datetime(2026, 1, 31, tzinfo=timezone.utc)

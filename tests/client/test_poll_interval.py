@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import ClockedStore, Wrapper
 from spark_log.client.consumer.poll_interval import PollBackoff
 from spark_log.journal.journal import Journal
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import ClockedStore, Wrapper
 from tests.client.logs import quick_store
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
+from simulation.harness.stores import Faults, Wrapper
 from spark_log.client.consumer.consumer import OffsetAndTimestamp
 from spark_log.client.producer.futures import RecordFuture
 from spark_log.client.producer.producer import Producer
@@ -37,7 +38,6 @@ from spark_log.segment.partitioners import Partitions, RoundRobinPartitioner
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS
-from spark_log.testing.stores import Faults, Wrapper
 from tests.client.logs import Flaky, log_on, new_log, quick_store, values
 
 

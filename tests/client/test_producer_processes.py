@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation import ROOT
 from spark_log.errors import InvalidRequest
 from tests.client.logs import in_child, new_log, values
 
@@ -79,9 +80,11 @@ def test_what_is_sent_to_a_bucket_on_the_way_out_is_acknowledged(tmp_path: Path)
     store = f"SlowStore(LocalStore({str(tmp_path / 'log')!r}, 'os'))"
     code = (
         "from spark_log.journal.journal import Journal; from spark_log.client.log import Log; "
-        "from spark_log.store.local import LocalStore; from spark_log.testing.slow_store import SlowStore; "
+        "from spark_log.store.local import LocalStore; from simulation.harness.slow_store import SlowStore; "
         f"producer = Log(Journal.open({store}, create=False)).producer(linger_ms=60000); "
         "producer.send('orders', b'1').add_callback(lambda place: print(place.offset))"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, timeout=300, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == ("0\n", "")

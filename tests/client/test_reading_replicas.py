@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import spark_log
+from simulation.harness.stores import ControlledStore
 from spark_log.client.admin.brokers import add_broker
 from spark_log.client.log import Log
 from spark_log.errors import CorruptObject, InvalidRequest, ObjectNotFound, SparkLogError
@@ -20,7 +21,6 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.replicas.replica_commands import FenceBroker
 from spark_log.segment.writer import BATCH_ROWS
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import ControlledStore
 from tests.client.replicated import commit_copies, create_replicated, with_copies
 from tests.logged import logged
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.client.admin.brokers import (
     fence_broker,
     held_objects,
@@ -22,7 +23,6 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import Report
 from spark_log.metadata.records import Copy, HeldRecord
 from spark_log.store.base import ObjectStore
-from spark_log.testing.stores import Wrapper
 from tests.client.replicated import commit_copies, with_copies
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")

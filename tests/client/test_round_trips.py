@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
+from simulation.harness.slow_store import SlowStore, TimedRequest, counts, round_trips
 from spark_log.client.reader.request_ahead import GROUP_BYTES_MAX, WHOLE_BYTES_MAX
 from spark_log.client.topic_creation import create_topic
 from spark_log.journal.journal import Journal
@@ -24,7 +25,6 @@ from spark_log.metadata.records import FenceRecord, Piece
 from spark_log.recovery.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
 
 TRIES = 4
 LARGE_ROWS = 60_000

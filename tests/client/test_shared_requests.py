@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 import spark_log
+from simulation.harness.slow_store import SlowStore, TimedRequest
+from simulation.harness.stores import Wrapper
 from spark_log.client.reader.plan import SliceRead
 from spark_log.client.reader.request_ahead import (
     BLOCK_BYTES_MAX,
@@ -30,8 +32,6 @@ from spark_log.journal.sealing import seal
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import SlowStore, TimedRequest
-from spark_log.testing.stores import Wrapper
 from tests.client.logs import in_child
 from tests.maintenance.logs import maintenance
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.stores import Wrapper
 from spark_log.errors import CommitUnknown
 from spark_log.metadata.decision import Decision
 from spark_log.metadata.groups.decide_groups import decide_join_group
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.store.base import ObjectStore
-from spark_log.testing.stores import Wrapper
 from tests.client.logs import in_child, log_on, new_log, quick_store, values
 
 

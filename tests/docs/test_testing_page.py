@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import spark_log
+from spark_log import testing
 from spark_log.testing import fixtures
 from tests.blocks import blocks
 
@@ -56,3 +58,11 @@ def test_the_fixtures_are_those_of_the_page() -> None:
     assert {name for name in vars(fixtures) if name.startswith("pylog_")} == set(
         re.findall(r"^\| `(pylog_\w+)`", text, re.M)
     )
+
+
+# Promise: clients.md#what-is-public
+def test_each_tool_is_on_the_page() -> None:
+    """A tool that an application cannot use belongs to the tests of pylog, in `simulation/harness`."""
+    text = PAGE.read_text(encoding="utf-8")
+    modules = {one.name for one in pkgutil.iter_modules(testing.__path__, "spark_log.testing.")}
+    assert modules and {name for name in modules if name not in text} == set()

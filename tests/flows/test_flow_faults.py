@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
+from simulation.harness.stores import Faults, FaultyStore, Wrapper
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.consumer.membership import Membership, SessionRequest
 from spark_log.errors import IllegalGeneration, OffsetOutOfRange, UnknownTopicOrPartition
@@ -27,7 +28,6 @@ from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import LOG
-from spark_log.testing.stores import Faults, FaultyStore, Wrapper
 from tests.processes import Started, eventually, started
 from tests.restored import copy_of, restored
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import ControlledStore
 from spark_log import NewTopic
 from spark_log.gateway.api import FETCH, LIST_OFFSETS
 from spark_log.gateway.error_codes import KAFKA_STORAGE_ERROR, NONE, REQUEST_TIMED_OUT
@@ -25,7 +26,6 @@ from spark_log.gateway.messages import (
 from spark_log.gateway.storage_reads import HUNG_S, LEAST_S
 from spark_log.journal.journal import Journal
 from spark_log.store.open import open_store
-from spark_log.testing.stores import ControlledStore
 from tests.gateway.running import Running, consumed
 
 HUNG = "hung"

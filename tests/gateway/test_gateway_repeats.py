@@ -14,6 +14,7 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log import NewTopic
 from spark_log.gateway.api import API_VERSIONS, PRODUCE
 from spark_log.gateway.error_codes import (
@@ -33,7 +34,6 @@ from spark_log.journal.journal import Journal
 from spark_log.server.tokens import parse_tokens
 from spark_log.store.object_names import DATA
 from spark_log.store.open import open_store
-from spark_log.testing.stores import Wrapper
 from tests.gateway.running import DEADLINE_S, Running, frame, received
 from tests.services import Services
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.journal.journal import Journal
 from spark_log.metadata.topics.decide_topics import decide_set_configs
 from spark_log.server.coordinator import Coordinator, LeaderStatus
@@ -16,7 +17,6 @@ from spark_log.server.local_link import LocalLink
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS
-from spark_log.testing.stores import Wrapper
 
 INTERVAL = 20
 MINUTES_10 = 600

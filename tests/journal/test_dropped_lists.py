@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log import Log, NewTopic
 from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.journal import Journal
@@ -25,8 +27,6 @@ from spark_log.recovery.verify import verify
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import DATA
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 from tests.maintenance.logs import HOUR_MS, append_small, maintenance, new_log, pass_the_fence
 
 DAY_MS = 24 * HOUR_MS
@@ -192,7 +192,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.maintenance_limits import LIMITS
 from spark_log.maintenance.maintain import maintain_once
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Wrapper
+from simulation.harness.stores import Wrapper
 
 class Killed(Wrapper):
     def put(self, key, chunks):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
 from spark_log.errors import (
     AuthenticationFailed,
     ClockSkewed,
@@ -17,7 +18,6 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.rounds import BACKOFF_MS, BACKOFF_MS_MAX, may_pass, rounds
-from spark_log.testing.clocks import ManualClock
 
 
 class Work:

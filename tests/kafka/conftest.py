@@ -15,7 +15,7 @@ from tests.spark.conftest import ROOT, log, no_query_left, tracebacks, url  # no
 from pyspark.sql import SparkSession  # isort: skip
 
 import spark_log
-from spark_log.testing.kafka import Broker, broker
+from simulation.harness.kafka import Broker, broker
 from tests.kafka.clients import Client
 from tests.spark.builders import CONFS
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spark_log.testing.kafka import fetch
+from simulation.harness.kafka import fetch
 from tests.kafka.conftest import FOLDER
 from tests.spark.conftest import ROOT
 

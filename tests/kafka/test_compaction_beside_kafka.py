@@ -11,10 +11,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import spark_log
+from simulation.harness.kafka import Broker
 from spark_log import NewTopic
 from spark_log.errors import InvalidRecord
 from spark_log.maintenance.maintain import Maintainer
-from spark_log.testing.kafka import Broker
 from tests.kafka.clients import Client, Rec
 from tests.spark.builders import wait_until
 

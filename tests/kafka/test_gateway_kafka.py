@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_log
+from simulation.harness.kafka import retrieve
 from spark_log import NewTopic
-from spark_log.testing.kafka import retrieve
 from tests.gateway.running import Running
 from tests.kafka.conftest import FOLDER
 from tests.spark.builders import wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from spark_log.testing.kafka import Broker
+from simulation.harness.kafka import Broker
 from tests.kafka.clients import Client, Rec
 
 

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from pyspark_pylog.jobs import mirror_kafka
 
 import spark_log
+from simulation.harness.kafka import Broker
 from spark_log import OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.errors import InvalidRequest, NoLog, SparkLogError
 from spark_log.maintenance.maintain import Maintainer
-from spark_log.testing.kafka import Broker
 from tests.kafka.clients import Client, Rec
 from tests.spark.builders import wait_until
 from tests.spark.submitted import killed_when, local_cluster, submitted

@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_log
+from simulation.harness.kafka import Broker
 from spark_log import NewTopic, TopicPartition
-from spark_log.testing.kafka import Broker
 from tests.kafka.clients import Client, Rec
 
 PAGE = Path(__file__).parents[2] / "docs" / "from-kafka.md"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
 from spark_log import Log, NewTopic, connect
 from spark_log.journal.journal import Journal
 from spark_log.maintenance.maintain import collect_garbage, maintain_once
 from spark_log.recovery.mirror import Mirror, begin_mirror
 from spark_log.rpc.messages import SERVED
 from spark_log.store.local import TEMPORARY, LocalStore
-from spark_log.testing.clocks import ManualClock
 from tests.hidden_bytes import files_with, forms_of
 from tests.replication.replicated_logs import replicated_log
 from tests.services import Services

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Names, Wrapper
 from spark_log import Log, NewTopic
 from spark_log.errors import UploadFenced
 from spark_log.journal.journal import Journal
@@ -23,8 +25,6 @@ from spark_log.replication.copy_throttle import Pace
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Names, Wrapper
 from tests.hidden_bytes import files_with, has_text
 from tests.thinning import merge_all, seal_all
 

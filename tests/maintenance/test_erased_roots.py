@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from simulation.harness.broker_roots import commit_on_leader, register_broker
+from simulation.harness.clocks import ManualClock
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.cli.commands.erase import report_text
 from spark_log.client.admin.erasure_status import problems_of
@@ -21,7 +22,6 @@ from spark_log.maintenance.maintain import Maintainer, collect_garbage, maintain
 from spark_log.recovery.verify import verify
 from spark_log.replication.replicator import Replicator
 from spark_log.store.local import LocalStore
-from spark_log.testing.clocks import ManualClock
 
 KEY = b"customer-17"
 SECRET = b"secret-person"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from simulation.harness.stores import ControlledStore, Faults, FaultyStore, Wrapper
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.cli.commands.maintenance import next_step
 from spark_log.client.producer.append import upload_rows
@@ -31,7 +32,6 @@ from spark_log.maintenance.maintain import (
 from spark_log.metadata.topics.decide_topics import decide_set_configs
 from spark_log.recovery.verify import verify
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import ControlledStore, Faults, FaultyStore, Wrapper
 from tests.maintenance.logs import append_small, new_log, pass_the_fence
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log import Log, NewTopic, connect
 from spark_log.errors import AuthorizationFailed, CoordinatorNotAvailable, CorruptObject, ObjectNotFound, StorageError
 from spark_log.http.address import Target, this_host
@@ -46,8 +48,6 @@ from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 from tests.cli.commands import Pylog
 from tests.logged import logged, records_of
 from tests.maintenance.logs import HOUR_MS, append_small, maintenance, new_log, rows, slices, tracebacks

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log import Log, NewTopic
 from spark_log.errors import CorruptObject, StorageError
 from spark_log.journal.journal import Journal
@@ -22,8 +24,6 @@ from spark_log.rewriting.maintenance_memory import NEVER, MaintenanceMemory, Not
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, checkpoint_version
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 from tests.maintenance.logs import HOUR_MS
 
 TOPICS = ("a", "b")

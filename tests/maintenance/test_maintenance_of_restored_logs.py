@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.errors import ConcurrentChange
 from spark_log.journal.context import Context
@@ -26,7 +27,6 @@ from spark_log.rewriting.maintenance_memory import MaintenanceMemory
 from spark_log.rewriting.merge import merge
 from spark_log.rewriting.rewrite import open_spool
 from spark_log.store.local import LocalStore
-from spark_log.testing.clocks import ManualClock
 from tests.maintenance.logs import HOUR_MS, SEAL_ALL, append_small, maintenance, new_log
 from tests.restored import copy_of, restored
 from tests.rewriting.test_compaction import STEPS, append, compacted, latest, records, run_clean

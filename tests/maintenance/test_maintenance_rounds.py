@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
@@ -31,8 +33,6 @@ from spark_log.rewriting.merge_policy import live_bytes
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import DATA, epoch_prefixes, upload_epoch
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 from tests.maintenance.logs import HOUR_MS, maintenance, new_log, rows, slices
 
 DAY_MS = 24 * HOUR_MS

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock
 from spark_log import Log, NewTopic, TopicPartition
 from spark_log.client.reader.fetch import fetch
 from spark_log.errors import CorruptObject, SparkLogError
@@ -27,7 +28,6 @@ from spark_log.rewriting.merge import Tally
 from spark_log.rewriting.merge_shares import MergeShare
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock
 from tests.bombs import compressed, put_run, zeros
 from tests.client.replicated import commit_copies, with_copies
 from tests.logged import records_of

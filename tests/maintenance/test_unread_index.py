@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.sealing import seal
@@ -16,7 +17,6 @@ from spark_log.model import Slice
 from spark_log.recovery.verify import verify
 from spark_log.recovery.verify_repair import Verified, verify_and_repair
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock
 from tests.client.replicated import commit_copies, with_copies
 from tests.maintenance.logs import HOUR_MS, append_small, maintenance, new_log, pass_the_fence
 from tests.maintenance.test_set_aside import Harm, append, latest, opened

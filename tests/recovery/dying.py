@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from simulation.harness.stores import Wrapper
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.probe import PROBES
-from spark_log.testing.stores import Wrapper
 
 
 class Died(Exception):

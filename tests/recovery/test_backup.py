@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from simulation.harness.stores import Names, Wrapper
 from spark_log import Log, OffsetAndMetadata, TopicPartition, connect
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, NoSpace
 from spark_log.journal.context import Context
@@ -41,7 +42,6 @@ from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import data_key
 from spark_log.store.probe import PROBES
-from spark_log.testing.stores import Names, Wrapper
 from tests.maintenance.logs import append_small, new_log, pass_the_fence
 from tests.replication.replicated_logs import put, replicated_log
 from tests.services import Services

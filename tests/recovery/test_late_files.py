@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.errors import ConcurrentChange, CorruptObject, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.maintenance.maintain import maintain_once
@@ -24,7 +25,6 @@ from spark_log.recovery.verify import verify
 from spark_log.store.base import Bytes
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS, DAMAGED, DATA, LOG, META, MIRRORED, log_key
-from spark_log.testing.stores import Wrapper
 from tests.maintenance.logs import new_log
 from tests.recovery.test_backup import Place
 from tests.restored import copy_of

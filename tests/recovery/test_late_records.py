@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.errors import InvalidRequest
 from spark_log.journal.storage.seen_log import is_set_back, seen_by
 from spark_log.maintenance.maintain import maintain_once
@@ -16,7 +17,6 @@ from spark_log.metadata.records import Batch
 from spark_log.recovery.mirror import Mirror, begin_mirror
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS, LOG, log_key, log_version
-from spark_log.testing.stores import Wrapper
 from tests.maintenance.logs import append_small, new_log
 
 

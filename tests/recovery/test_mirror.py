@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.errors import CorruptObject, InvalidRequest, LogRestored, NoLog
 from spark_log.maintenance.maintain import maintain_once
 from spark_log.recovery.mirror import Mirror, begin_mirror
@@ -25,7 +26,6 @@ from spark_log.store.local import LocalStore
 from spark_log.store.object_names import DATA, LOG, log_key, log_version, upload_epoch
 from spark_log.store.open import open_store
 from spark_log.store.probe import PROBES
-from spark_log.testing.stores import Wrapper
 from tests.conftest import Bucket
 from tests.maintenance.logs import append_small, new_log
 from tests.recovery.dying import Died, Dying

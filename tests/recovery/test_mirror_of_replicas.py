@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import ControlledStore
 from spark_log.client.admin.brokers import fence_broker
 from spark_log.client.log import Log
 from spark_log.errors import CorruptObject, NoSpace, StorageUnavailable
@@ -20,7 +21,6 @@ from spark_log.recovery.object_repair import repair_objects
 from spark_log.recovery.verify import verify
 from spark_log.replication.replicator import Replicator
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import ControlledStore
 from tests.client.replicated import commit_copies, create_replicated, with_copies
 from tests.replication.test_replicator import flip, pad
 

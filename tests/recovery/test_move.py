@@ -15,6 +15,7 @@ from pyspark_pylog.log.open_log import kept_journal, planned_log
 from pyspark_pylog.options.parse import Location
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.client.log import Log
 from spark_log.client.producer.append import upload_rows
 from spark_log.display.health import holder_checks
@@ -46,7 +47,6 @@ from spark_log.serve.serve_config import ServeConfig
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
-from spark_log.testing.stores import Wrapper
 from tests.conftest import Bucket
 from tests.recovery.dying import Died, Dying
 from tests.spark.driver import Stream

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.client.open_journal import open_journal
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
@@ -20,7 +21,6 @@ from spark_log.recovery.verify import verify
 from spark_log.store.base import Bytes
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
-from spark_log.testing.stores import Wrapper
 from tests.conftest import Bucket
 from tests.maintenance.logs import append_small, new_log
 

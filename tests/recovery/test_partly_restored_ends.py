@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import SkewedClock
 from spark_log import Log
 from spark_log.errors import CorruptObject
 from spark_log.journal.journal import Journal
@@ -29,7 +30,6 @@ from spark_log.store.object_names import (
     log_key,
     log_version,
 )
-from spark_log.testing.clocks import SkewedClock
 from tests.recovery.test_lost_ends import FENCE_MS, lose_after, pass_the_fence, repaired, store_of, young_log
 
 

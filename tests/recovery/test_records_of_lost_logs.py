@@ -11,6 +11,7 @@ from typing import TypeAlias
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.errors import CorruptObject, LogRestored, SparkLogError, StorageUnavailable
 from spark_log.journal.garbage_collection import collect
 from spark_log.journal.journal import Journal
@@ -20,7 +21,6 @@ from spark_log.recovery.verify import verify
 from spark_log.store.base import Bytes
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS, LOG, data_key, log_key
-from spark_log.testing.stores import Wrapper
 from tests.maintenance.logs import new_log, pass_the_fence
 from tests.restored import copy_of, restored, set_back
 

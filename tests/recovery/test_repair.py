@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, StorageUnavailable, UnsupportedVersion
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide_coordinators import decide_take_over
@@ -21,7 +22,6 @@ from spark_log.recovery.repair import repair as run_repair
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS, DAMAGED, FORMAT_KEY, LOG, checkpoint_version, log_key
-from spark_log.testing.stores import Wrapper
 
 VALUES = [b"%d" % number for number in range(17)]
 

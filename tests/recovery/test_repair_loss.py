@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Faults, FaultyStore, Wrapper
 from simulation.levels import TOMORROW, supporting
 from spark_log import NewTopic
 from spark_log.errors import (
@@ -47,7 +48,6 @@ from spark_log.recovery.verify import verify
 from spark_log.store.base import Chunks, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS, DAMAGED, DATA, LOG, checkpoint_version, log_key
-from spark_log.testing.stores import Faults, FaultyStore, Wrapper
 from tests.maintenance.logs import maintenance, pass_the_fence, slices
 
 P0 = TopicPartition("t", 0)

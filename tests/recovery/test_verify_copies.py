@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from simulation.harness.broker_roots import ControlledRoots, register_broker
+from simulation.harness.stores import Wrapper
 from spark_log import Log, connect
 from spark_log.client.admin.brokers import return_broker
 from spark_log.errors import InvalidRequest, ObjectNotFound, SparkLogError, StorageUnavailable, WrongRoot
@@ -22,7 +23,6 @@ from spark_log.recovery.verify import verify
 from spark_log.recovery.verify_copies import UNREADABLE_MAX, CopyRepair, repair_copies
 from spark_log.roots.broker_roots import Roots
 from spark_log.store.base import Bytes, ObjectStore
-from spark_log.testing.stores import Wrapper
 from tests.replication.replicated_logs import brokers_of, folder_of, move_away, put, replicated_log
 from tests.replication.test_replicator import cut, flip, pad
 from tests.thinning import seal_all

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from simulation.harness.broker_roots import ControlledRoots
+from simulation.harness.clocks import SkewedClock
+from simulation.harness.stores import ControlledStore
 from spark_log import Log, connect
 from spark_log.client.admin.brokers import fence_broker
 from spark_log.replication import broker_prober
 from spark_log.replication.broker_prober import Prober, ProbeReport
 from spark_log.replication.replicator import Replicator
-from spark_log.testing.clocks import SkewedClock
-from spark_log.testing.stores import ControlledStore
 from tests.replication.replicated_logs import brokers_of, folder_of, group_of, move_away, move_back, put, replicated_log
 
 TIMEOUTS = {"broker_session_timeout_ms": "600", "broker_heartbeat_interval_ms": "100", "replica_lag_time_max_ms": "1"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.clocks import SkewedClock
 from spark_log import Log
 from spark_log.client.admin.answering_roots import RootAnswers
 from spark_log.client.admin.broker_views import describe_brokers
@@ -19,7 +20,6 @@ from spark_log.replication.missing_copies import CopyTally, record_copies
 from spark_log.replication.replicator import Replicator
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.open import open_store
-from spark_log.testing.clocks import SkewedClock
 from tests.replication.replicated_logs import add_broker, brokers_of, create_topic, folder_of, put
 from tests.restored import set_back_and_written
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulation.harness.broker_roots import ControlledRoots
+from simulation.harness.clocks import ManualClock, SkewedClock
 from spark_log import Log
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import Report
@@ -30,7 +31,6 @@ from spark_log.runtime.clock import SystemClock
 from spark_log.runtime.threads import SystemThreads, Thread
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
-from spark_log.testing.clocks import ManualClock, SkewedClock
 from tests.logged import logged
 from tests.replication.replicated_logs import (
     add_broker,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import spark_log
+from simulation.harness.clocks import ManualClock
 from spark_log.configs.settings import THROTTLE
 from spark_log.replication.copy_throttle import Pace, pace_of, rate_of
-from spark_log.testing.clocks import ManualClock
 
 
 # Promise: replicas.md#move-partitions

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from simulation.harness.stores import ControlledStore
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
@@ -28,7 +29,6 @@ from spark_log.recovery.verify import verify
 from spark_log.rewriting.compaction_rounds import CompactionTally, compact
 from spark_log.rewriting.maintenance_memory import MaintenanceMemory
 from spark_log.store.open import open_store
-from spark_log.testing.stores import ControlledStore
 from tests.maintenance.logs import HOUR_MS, maintenance, pass_the_fence, tracebacks
 
 COMPACT = {"cleanup.policy": "compact", "segment.ms": str(HOUR_MS), "min.cleanable.dirty.ratio": "0"}

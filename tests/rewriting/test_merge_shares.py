@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from simulation.harness.stores import ControlledStore
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.errors import InvalidRequest
 from spark_log.journal.context import Context
@@ -22,7 +23,6 @@ from spark_log.rewriting.compaction_rounds import CompactionTally
 from spark_log.rewriting.merge import Tally
 from spark_log.rewriting.merge_shares import SHARE_WORK, SLICE_WORK, MergeShare, plan_shares
 from spark_log.store.open import open_store
-from spark_log.testing.stores import ControlledStore
 from tests.maintenance.logs import HOUR_MS, append_small, maintenance, new_log, slices
 
 PARTITIONS = 6

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.client.open_journal import open_journal
 from spark_log.errors import (
     CommitUnknown,
@@ -30,7 +31,6 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.storage.storage_health import MARKS
 from spark_log.serve.serve import Running
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Wrapper
 from tests.processes import Process, free_port
 from tests.services import Services
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.clocks import ManualClock, SkewedClock
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.log import Log
 from spark_log.errors import (
@@ -41,7 +42,6 @@ from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.serve.serve import leader_status
 from spark_log.server.coordinator import Coordinator, LeaderStatus, TakeoverWatch
 from spark_log.store.local import LocalStore
-from spark_log.testing.clocks import ManualClock, SkewedClock
 from tests.logged import logged
 from tests.processes import eventually, free_port
 

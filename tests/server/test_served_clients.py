@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import NoMetadataStore
 from spark_log.client.consumer.consumer import Consumer
 from spark_log.client.log import Log
 from spark_log.client.open_journal import find_claim, journal_through
@@ -31,7 +32,6 @@ from spark_log.serve.serve import Running
 from spark_log.server.quotas import Quota
 from spark_log.server.shared_claims import VALUE_BYTES_MAX
 from spark_log.store.open import open_store
-from spark_log.testing.stores import NoMetadataStore
 from tests.processes import Process, free_port
 from tests.server.asking import BILLING, TOKENS, eventually
 from tests.services import Services

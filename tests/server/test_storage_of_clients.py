@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from simulation.harness.stores import Wrapper
 from spark_log import NewTopic
 from spark_log.client.log import Log
 from spark_log.http.address import Target
@@ -12,7 +13,6 @@ from spark_log.journal.journal import Journal
 from spark_log.rpc.client import HttpLink
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
-from spark_log.testing.stores import Wrapper
 from tests.services import Services
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.store_contract import ObjectStoreContract
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 from spark_log.store.remote import FsspecStore
 from spark_log.store.retry import with_retries
-from spark_log.testing.store_contract import ObjectStoreContract
 from tests.chaos.test_sigkill import check
 from tests.s3_server import BUSY, RESET, Faults
 from tests.servers.logs import check_a_life, check_killed_writer, check_writers_beside

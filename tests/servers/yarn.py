@@ -20,7 +20,7 @@ from typing import Any
 
 import pyspark
 
-from spark_log.testing.kafka import retrieve
+from simulation.harness.kafka import retrieve
 
 ROOT = Path(__file__).parents[2]
 JARS = Path(pyspark.__file__).parent / "jars"

@@ -23,9 +23,9 @@ from pyspark_pylog.source.query_pins import PinNames
 from pyspark_pylog.source.read_task import PinnedQuery, ReadTask, read_pinned
 from pyspark_pylog.source.stream import LogStreamReader
 
+from simulation.harness.clocks import ManualClock
 from spark_log.runtime.clock import Clock
 from spark_log.store.base import ObjectStore
-from spark_log.testing.clocks import ManualClock
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 

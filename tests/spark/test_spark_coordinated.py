@@ -16,11 +16,11 @@ from pyspark_pylog.progress.coordinated_progress import CoordinatedProgress
 from pyspark_pylog.progress.offset_format import Offset
 
 import spark_log
+from simulation.harness.clocks import ManualClock
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.runtime.clock import SystemClock
-from spark_log.testing.clocks import ManualClock
 from tests.services import Services
 from tests.spark.builders import DEADLINE_S, asked
 from tests.spark.driver import Row, Stream

@@ -17,14 +17,14 @@ from pyspark_pylog.source.growth import FIXED, Basis, Planned
 from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
 
 import spark_log
+from simulation.harness.slow_store import SlowStore
+from simulation.harness.stores import Wrapper
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.reader.plan import SliceRead
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.maintenance.maintain import maintain_once, merge
 from spark_log.model import Slice
 from spark_log.store.base import ObjectStore
-from spark_log.testing.slow_store import SlowStore
-from spark_log.testing.stores import Wrapper
 from tests.spark.driver import Frame, rows
 from tests.spark.lossy import losses, put, recreate, trim
 

@@ -26,14 +26,14 @@ from pyspark_pylog.progress.group_publisher import SESSION_MS, GroupProgress
 from pyspark_pylog.progress.offset_format import Offset, offset_at
 
 import spark_log
+from simulation.harness.clocks import ManualClock, SkewedClock
+from simulation.harness.stores import ClockedStore, Faults
 from spark_log import NewTopic, TopicPartition
 from spark_log.cli.main import pylog
 from spark_log.errors import DataLoss, GroupInUse, IllegalGeneration, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.local import LocalStore
-from spark_log.testing.clocks import ManualClock, SkewedClock
-from spark_log.testing.stores import ClockedStore, Faults
 from tests.client.logs import Flaky
 from tests.spark.builders import (
     DEADLINE_S,

@@ -14,11 +14,11 @@ from pyspark_pylog.options.parse import Location, write_options
 from pyspark_pylog.sink.log_of_query import journal_to_write
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.errors import NoLog, UnsupportedVersion
 from spark_log.journal.journal import Journal
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Wrapper
 from tests.spark.driver import Frame, rows
 
 

@@ -22,9 +22,9 @@ from pyspark_pylog.progress.listener import ENDED_MAX, MetricsListener
 from pyspark_pylog.progress.openmetrics import METRICS, QueryMetrics, openmetrics, parse_batch
 
 import spark_log
+from simulation.harness.clocks import ManualClock
 from spark_log import NewTopic
 from spark_log.errors import InvalidRequest
-from spark_log.testing.clocks import ManualClock
 from tests.logged import logged
 from tests.spark.builders import copy, load_stream, texts, wait_until
 

@@ -15,9 +15,9 @@ from pyspark_pylog.source.read_task import ReadTask
 from pyspark_pylog.source.splits import task_bytes
 
 import spark_log
+from simulation.harness.clocks import ManualClock
 from spark_log import NewTopic
 from spark_log.errors import InvalidRequest, StorageUnavailable
-from spark_log.testing.clocks import ManualClock
 from tests.logged import logged
 from tests.spark.builders import asked, load, texts
 from tests.spark.driver import SCHEMA, Stream

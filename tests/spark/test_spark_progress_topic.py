@@ -23,6 +23,8 @@ from pyspark_pylog.source.query_pins import POSITIONS_MAX, encode, pin_of
 from pyspark_pylog.source.ranges import wanted_partitions
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.log import Log
 from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest, InvalidTopic, StorageUnavailable
@@ -31,8 +33,6 @@ from spark_log.metadata.groups.consumer_offsets import partition_of_group
 from spark_log.recovery.log_move import move_log
 from spark_log.store.local import LocalStore
 from spark_log.store.retry import RETRY_MS
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 from tests.logged import logged
 from tests.spark.builders import load, load_stream
 from tests.spark.driver import Stream

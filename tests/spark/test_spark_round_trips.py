@@ -25,10 +25,10 @@ from pyspark_pylog.source.read_task import ReadTask
 from pyspark_pylog.source.task_erasures import LOOK_MS, TaskErasures
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.slow_store import SlowStore, counts, round_trips
 from spark_log.journal.journal import Journal
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.slow_store import SlowStore, counts, round_trips
 from tests.spark.driver import SCHEMA, OneStore, Stream, read_task
 
 TRIES = 30

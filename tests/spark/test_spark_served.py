@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
-from spark_log.testing.stores import Wrapper
 from tests.services import Services
 
 

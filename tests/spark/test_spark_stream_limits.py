@@ -14,14 +14,14 @@ from pyspark_pylog.options.parse import read_options
 from pyspark_pylog.source.rate_limits import byte_budgets, end_within, share
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.slow_store import SlowStore
+from simulation.harness.stores import Wrapper
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.reader.plan import Chunk
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.store.local import LocalStore
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.slow_store import SlowStore
-from spark_log.testing.stores import Wrapper
 from tests.logged import logged
 from tests.spark.builders import DEADLINE_S, Batches, last_commit, load_stream, texts, to_sink
 from tests.spark.driver import Row, Stream, rows

@@ -17,8 +17,8 @@ from pyspark_pylog.log.task_metadata import agreed_value, journal_since, newest_
 from pyspark_pylog.options.parse import Location
 
 import spark_log
+from simulation.harness.slow_store import SlowStore, counts
 from spark_log.errors import DataLoss, InconsistentClusterId
-from spark_log.testing.slow_store import SlowStore, counts
 from tests.services import Services
 from tests.spark.driver import Frame, Write, rows, through
 

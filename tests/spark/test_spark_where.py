@@ -26,11 +26,11 @@ from pyspark_pylog.source.read_columns import TYPES
 from pyspark_pylog.source.read_task import ReadTask, read_batches
 
 import spark_log
+from simulation.harness.stores import CountingStore
 from spark_log import NewTopic
 from spark_log.conditions import parse_condition
 from spark_log.errors import InvalidRequest
 from spark_log.maintenance.maintain import merge
-from spark_log.testing.stores import CountingStore
 from tests.literals import LITERALS
 from tests.spark.builders import as_bytes, copy, load, load_stream, texts, values
 from tests.spark.driver import read_task, through

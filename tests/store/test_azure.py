@@ -15,9 +15,9 @@ import fsspec
 import pytest
 
 import spark_log
+from simulation.harness.store_contract import ObjectStoreContract
 from spark_log.store.base import ObjectStore
 from spark_log.store.remote import FsspecStore
-from spark_log.testing.store_contract import ObjectStoreContract
 
 pytestmark = [
     pytest.mark.azure,

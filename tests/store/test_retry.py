@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import ClockedStore, Wrapper
 from spark_log.client.producer.append import upload_rows
 from spark_log.client.producer.commit import PlainProducer
 from spark_log.client.reader.fetch import fetch
@@ -21,8 +23,6 @@ from spark_log.store.base import Bytes, Chunks, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.retry import RETRY_MS, RETRY_TOTAL_MS, RetryingStore, with_retries
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import ClockedStore, Wrapper
 
 
 class Failing(Wrapper):

@@ -9,11 +9,11 @@ import boto3
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock
 from spark_log.errors import AccessDenied, StorageError, StorageUnavailable
 from spark_log.store.remote import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, FsspecStore
 from spark_log.store.retry import RETRY_MS, RetryingStore
 from spark_log.store.transient import is_of_storage, is_transient
-from spark_log.testing.clocks import ManualClock
 from tests.s3_server import BAD, BUSY, DENIED, RESET, Faults, s3_server
 
 KEYS = {"key": "key", "secret": "secret"}

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.slow_store import SlowStore, TimedRequest, counts, round_trips
+from simulation.harness.store_contract import ObjectStoreContract
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
-from spark_log.testing.store_contract import ObjectStoreContract
 
 
 class TestSlow(ObjectStoreContract):

@@ -15,6 +15,8 @@ import s3fs
 from fsspec.implementations.local import LocalFileSystem
 
 import spark_log
+from simulation.harness.store_contract import ObjectStoreContract
+from simulation.harness.stores import Faults, FaultyStore, MeteredStore, NotExclusiveStore, Wrapper
 from spark_log.errors import InvalidRequest, NoCredentials, ObjectNotFound, StorageError, StoreNotExclusive
 from spark_log.store.base import ObjectStore
 from spark_log.store.fsspec_options import typed_options
@@ -25,8 +27,6 @@ from spark_log.store.open import open_store
 from spark_log.store.probe import probe, probe_once
 from spark_log.store.remote import FsspecStore, check_deleted
 from spark_log.store.retry import RetryingStore
-from spark_log.testing.store_contract import ObjectStoreContract
-from spark_log.testing.stores import Faults, FaultyStore, MeteredStore, NotExclusiveStore, Wrapper
 from tests.conftest import Bucket
 
 

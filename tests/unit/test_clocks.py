@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from simulation.harness.clocks import START_MS, ManualClock, SkewedClock
 from spark_log.runtime.clock import Clock, SystemClock
-from spark_log.testing.clocks import START_MS, ManualClock, SkewedClock
 
 HOUR_MS = 3_600_000
 

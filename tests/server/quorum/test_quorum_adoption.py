@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.client.log import Log
 from spark_log.errors import (
     InvalidRequest,
@@ -35,7 +36,6 @@ from spark_log.server.quorum.state import Content
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import FORMAT_KEY
-from spark_log.testing.stores import Wrapper
 from tests.quorum.node.quorum_nodes import SECRET, until
 from tests.recovery.dying import Died, Dying
 from tests.recovery.test_move import opened, values

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import spark_log
+from simulation.harness.clocks import SkewedClock
 from spark_log.console.of_coordinator import pages_of
 from spark_log.display.health import log_checks
 from spark_log.errors import (
@@ -44,7 +45,6 @@ from spark_log.server.quorum.forgetting import Forgetting
 from spark_log.server.quorum.log import QuorumLog
 from spark_log.server.quorum.state import QuorumState
 from spark_log.store.open import open_store
-from spark_log.testing.clocks import SkewedClock
 from tests.cli.commands import Pylog
 from tests.processes import eventually, free_port
 from tests.quorum.node.quorum_nodes import TIMES, one_node, three_nodes, until

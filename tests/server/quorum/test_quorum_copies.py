@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock
 from spark_log.errors import (
     AccessDenied,
     ConcurrentChange,
@@ -24,7 +25,6 @@ from spark_log.server.quorum.state import Content
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import DATA, SNAPSHOTS
-from spark_log.testing.clocks import ManualClock
 from tests.server.quorum.founding import Nodes, address, adopt, append_and_read, cluster_id, restore, store
 
 __all__ = ["store"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.stores import ClockedStore, Wrapper
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commits.decide_commits import Committed, decide_commit
 from spark_log.metadata.records import CommitRecord
@@ -18,7 +19,6 @@ from spark_log.model import DataObject, Run
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.stores import ClockedStore, Wrapper
 
 numbers = count()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.harness.stores import Faults, FaultyStore
 from spark_log.errors import StorageError, StorageUnavailable
 from spark_log.journal.storage.claims import TRIES, claim, claimed, drop_claims
 from spark_log.journal.store_operations import Delete, Get, PutAnswer, PutNew, Stores, WrittenTime, run
@@ -16,7 +17,6 @@ from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.stores import Faults, FaultyStore
 
 NAME = "meta/pin/q"
 

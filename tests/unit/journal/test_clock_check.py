@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock, SkewedClock
+from simulation.harness.slow_store import SlowStore, counts
+from simulation.harness.stores import ClockedStore
 from spark_log.errors import ClockSkewed
 from spark_log.journal.journal import Journal
 from spark_log.maintenance.maintain import maintain_once
@@ -19,9 +22,6 @@ from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock, SkewedClock
-from spark_log.testing.slow_store import SlowStore, counts
-from spark_log.testing.stores import ClockedStore
 from tests.logged import logged
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.errors import (
     CorruptObject,
     LogRestored,
@@ -28,7 +29,6 @@ from spark_log.journal.storage.opening import open_view
 from spark_log.metadata.topics.decide_topics import decide_set_configs
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
-from spark_log.testing.stores import Wrapper
 from tests.logged import logged
 
 INTERVAL = 5

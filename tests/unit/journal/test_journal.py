@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.stores import Faults, FaultyStore, Wrapper
 from spark_log.errors import (
     CommitUnknown,
     UnknownTopicOrPartition,
@@ -24,7 +25,6 @@ from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, LOG
-from spark_log.testing.stores import Faults, FaultyStore, Wrapper
 from tests.unit.journal.sample_journals import (
     CountingStore,
     commit,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.stores import Wrapper
 from spark_log.errors import (
     AuthenticationFailed,
     CommitUnknown,
@@ -25,7 +26,6 @@ from spark_log.metadata.topics.decide_topics import decide_create_topic
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import CHECKPOINTS, LOG
-from spark_log.testing.stores import Wrapper
 from tests.unit.journal.sample_journals import (
     CountingStore,
     TickingClock,

@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 
+from simulation.harness.stores import ClockedStore, Wrapper
 from spark_log.errors import (
     CorruptObject,
     NoLog,
@@ -20,7 +21,6 @@ from spark_log.metadata.topics.decide_topics import decide_set_configs
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import CHECKPOINTS, FORMAT_KEY, LOG, META, log_key
-from spark_log.testing.stores import ClockedStore, Wrapper
 from tests.unit.journal.sample_journals import (
     TickingClock,
     commit,

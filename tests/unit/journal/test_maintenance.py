@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log.configs.settings import cluster_config
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
@@ -25,8 +27,6 @@ from spark_log.metadata.topics.decide_topics import decide_set_configs
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import CHECKPOINTS
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 from tests.logged import logged, records_of
 from tests.maintenance.logs import maintenance
 from tests.unit.metadata.history import History, positions

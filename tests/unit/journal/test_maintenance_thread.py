@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log.errors import NoSpace
 from spark_log.journal import maintenance_thread
 from spark_log.journal.journal import Journal
@@ -26,8 +28,6 @@ from spark_log.runtime.threads import SystemThreads, Thread
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 from tests.logged import logged
 
 INTERVAL = 5

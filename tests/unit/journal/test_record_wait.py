@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import spark_log
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log import NewTopic
 from spark_log.journal.journal import Journal
 from spark_log.journal.record_wait import CHECKS_A_LOOK, await_record
 from spark_log.runtime.clock import SystemClock
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 from tests.client.logs import quick_store
 
 

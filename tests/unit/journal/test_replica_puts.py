@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from simulation.harness.failing_syncs import FailingSyncs
+from simulation.harness.stores import ControlledStore, Wrapper
 from spark_log.errors import LeaderNotAvailable, NoSpace, StorageError, StorageUnavailable
 from spark_log.metadata.replicas.replica_state import Broker
 from spark_log.metadata.replicas.replicas import Targets
@@ -32,7 +33,6 @@ from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import FORMAT_KEY
 from spark_log.store.retry import with_retries
-from spark_log.testing.stores import ControlledStore, Wrapper
 
 NAME = "data/0000000000000001/x.seg"
 THREE = Targets(1, ((0, 0), (1, 5), (2, 6)), (), 1)

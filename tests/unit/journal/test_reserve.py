@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log.errors import NoSpace, StorageError
 from spark_log.journal.journal import Journal
 from spark_log.journal.storage.disk_reserve import RESERVE
 from spark_log.store.base import Bytes
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Wrapper
 
 
 class FullDisk(Wrapper):

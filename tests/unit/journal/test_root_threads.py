@@ -9,10 +9,10 @@ import weakref
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
 from spark_log.errors import StorageUnavailable
 from spark_log.roots.root_threads import BUCKET_HUNG_MS, HUNG_MS, THREADS_MAX, RootThreads
 from spark_log.runtime.threads import IDLE_S
-from spark_log.testing.clocks import ManualClock
 
 WAIT_S = 10
 

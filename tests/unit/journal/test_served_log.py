@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
 from simulation.harness.metadata_log_contract import ClientLogContract, OpenLog
 from spark_log.errors import (
     AuthenticationFailed,
@@ -27,7 +28,6 @@ from spark_log.metadata.projection import Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import log_key
-from spark_log.testing.clocks import ManualClock
 from tests.unit.journal.sample_journals import numbers
 
 

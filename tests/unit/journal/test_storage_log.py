@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from simulation.harness.metadata_log_contract import MetadataLogContract, OpenLog
+from simulation.harness.stores import Wrapper
 from spark_log.errors import NoLog
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.storage.log_format import Format, parse_format
@@ -23,7 +24,6 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import FORMAT_KEY
-from spark_log.testing.stores import Wrapper
 
 
 def opened(store: ObjectStore, *, create: bool = True) -> OpenLog:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
+from simulation.harness.stores import Wrapper
 from spark_log.errors import StorageError, StorageUnavailable
 from spark_log.journal.store_operations import Get, Put, Steps, Stores, run, together
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
 
 
 class Broken(Wrapper):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.clocks import ManualClock
 from spark_log.errors import (
     AuthenticationFailed,
     CoordinatorNotAvailable,
@@ -26,7 +27,6 @@ from spark_log.metadata.projection import Delta, Holdings, delta, object_rows
 from spark_log.metadata.state import Leadership, State
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.clocks import ManualClock
 from tests.unit.journal.sample_journals import CountingStore, numbers
 
 

@@ -1,8 +1,8 @@
 """A real Kafka broker and Spark's Kafka connector, to compare with and to copy from.
 
-    python -m spark_log.testing.kafka fetch DIR
-    python -m spark_log.testing.kafka start DIR [--port 9092]
-    python -m spark_log.testing.kafka stop DIR
+    python -m simulation.harness.kafka fetch DIR
+    python -m simulation.harness.kafka start DIR [--port 9092]
+    python -m simulation.harness.kafka stop DIR
 
 Use it for tests, jobs and benchmarks, never for data that matters: brokers are on loopback, and their records are
 deleted when they stop.  Java and the Ivy that ships with PySpark download the jars, as they do for

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from simulation.harness.stores import NAMES_PER_REQUEST, Names, Wrapper
 from spark_log.store.base import Bytes, ObjectStore
-from spark_log.testing.stores import NAMES_PER_REQUEST, Names, Wrapper
 
 GET_MS, PUT_MS = 15.0, 30.0
 """Medians of S3 standard within a region, for small objects."""
