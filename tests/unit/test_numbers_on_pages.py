@@ -159,10 +159,10 @@ NUMBERS = {
     ],
     "docs/clients.md": [
         {1000: "within a second of its timeout"}[constant("spark_log/client/consumer/consumer.py", "READ_GRACE_MS")],
-        f"At most {WORDS[constant('spark_log/store/bounded_waits.py', 'CALLS_MAX')]} such reads are under way",
+        f"has at most {WORDS[constant('spark_log/store/bounded_waits.py', 'CALLS_MAX')]} such reads in progress",
         f"of {constant('spark_log/groups/offset_deletion.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
         f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as in Kafka)",
-        f"when nobody has used it for {IDENTITIES}",
+        f"that has not been used for {IDENTITIES}",
         f"no run has moved for {IDENTITIES}",
     ],
     "docs/command-line.md": [
