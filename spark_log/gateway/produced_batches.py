@@ -112,15 +112,17 @@ def uncompressed(batch: Produced) -> bytes | memoryview:
     return body
 
 
-def _decompressed(codec: int, body: memoryview) -> bytes:
+def _decompressed(codec: int, body: memoryview) -> bytes | memoryview:
     """At most one byte more than is allowed."""
     if codec == GZIP:
         return zlib.decompressobj(31).decompress(body, BODY_BYTES_MAX + 1)
     if codec == SNAPPY:
         return b"".join(_snappy_blocks(bytes(body)))
     source = pa.BufferReader(pa.py_buffer(body))
-    found: bytes = pa.CompressedInputStream(source, "lz4" if codec == LZ4 else "zstd").read(BODY_BYTES_MAX + 1)
-    return found
+    # Not `read`, which never frees its result if it raises.
+    return memoryview(
+        pa.CompressedInputStream(source, "lz4" if codec == LZ4 else "zstd").read_buffer(BODY_BYTES_MAX + 1)
+    )
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -102,6 +104,10 @@ def test_any_bytes_are_records_or_refused(data: st.DataObject) -> None:
             continue
 
 
+def address_space_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 @given(body=st.binary(max_size=60))
 def test_any_bytes_are_decompressed_or_refused(codec: int, body: bytes) -> None:
@@ -112,6 +118,18 @@ def test_any_bytes_are_decompressed_or_refused(codec: int, body: bytes) -> None:
             read(sealed(bytes(head), sent))
         except RefusedBatch:
             continue
+
+
+@pytest.mark.parametrize("codec", [3, 4])
+def test_bodies_that_cannot_be_decompressed_keep_no_memory(codec: int) -> None:
+    """pyarrow's `read` kept 64 MiB for each."""
+    head = bytearray(made([(1, None, b"x", [])])[:HEADER_BYTES])
+    head[22] = codec
+    before = address_space_bytes()
+    for _ in range(50):
+        with pytest.raises(RefusedBatch, match="cannot be decompressed"):
+            read(sealed(bytes(head), b"neither"))
+    assert address_space_bytes() - before < 1 << 30
 
 
 # Promise: gateway.md#limits
