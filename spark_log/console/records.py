@@ -9,17 +9,19 @@ from __future__ import annotations
 import base64
 import time
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_log.client.log import Log
 from spark_log.client.reader.plan import OffsetRange, SliceRead, chunks, plan_reads
 from spark_log.client.reader.positions_to_offsets import partition_of, partitions_of, resolve
 from spark_log.client.reader.scan_batches import RECORD_COLUMNS, SCAN_SCHEMA, fetch_ranges, to_batch
+from spark_log.console.filters import Query, matching_rows
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State
@@ -33,6 +35,10 @@ PAGE_BYTES_MAX = 16 << 20
 """Data that a page decodes."""
 SEARCH_BYTES_MAX = 128 << 20
 """Data that one request of a search decodes; the next one continues."""
+PARSED_MAX = 50_000
+"""Values that a request parses for a field: Python does it, while a coordinator has other work."""
+WINDOW_BYTES, WINDOW_RECORDS = 4 << 20, 8192
+"""A search from the newest record on reads a partition in pieces of about this size, the last one first."""
 READ_S = 4.0
 """How long a request reads; a batch that it has begun is completed."""
 BATCH_BYTES_MAX = 64 << 20
@@ -51,27 +57,16 @@ Cursor = Mapping[int, int]
 """An offset by partition."""
 
 
-class Query(NamedTuple):
-    """The records to find: those with all of these, where they are given."""
-
-    key: bytes | None = None
-    """The whole key."""
-    text: bytes | None = None
-    """In the key, the value or a header."""
-
-    @property
-    def is_empty(self) -> bool:
-        return self.key is None and self.text is None
-
-
 class Budget:
     """The amount that a request may still read."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: float, seconds: float = READ_S) -> None:
         self._left = size
-        self._until_s = time.monotonic() + READ_S
+        self._until_s = time.monotonic() + seconds
         self.records = 0
         self.bytes = 0
+        self.parsed = 0
+        """Values that were parsed for a field."""
 
     def note(self, batch: pa.RecordBatch) -> None:
         self.records += batch.num_rows
@@ -79,7 +74,7 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        return self.bytes >= self._left or time.monotonic() >= self._until_s
+        return self.bytes >= self._left or self.parsed >= PARSED_MAX or time.monotonic() >= self._until_s
 
 
 def newest(log: Log, topic: str, partitions: Sequence[int], before: Cursor | None, limit: int) -> dict[str, Any]:
@@ -109,10 +104,7 @@ def newest(log: Log, topic: str, partitions: Sequence[int], before: Cursor | Non
 
 def _latest(parts: Mapping[int, Partition], ends: Cursor, limit: int) -> set[int]:
     """The partitions of a page: at most `limit`, those with the latest records before these offsets."""
-    times = dict[int, int]()
-    for number, part in parts.items():
-        entry = next((entry for entry in reversed(part.entries) if entry.start < ends[number]), None)
-        times[number] = NEVER_US if entry is None else _time_at(entry, ends[number] - 1)
+    times = {number: _time_before(part, ends[number]) for number, part in parts.items()}
     return set(sorted(parts, key=lambda number: -times[number])[:limit])
 
 
@@ -163,7 +155,7 @@ def following(
         left = each if query.is_empty else limit - len(rows)
         end = min(ends[number], at[number] + left) if query.is_empty else ends[number]
         for found, upto in _read(log, state, topic, number, at[number], end, budget):
-            kept, at[number] = _matching(found, upto, query, left)
+            kept, at[number] = _matching(found, upto, query, left, budget)
             rows += kept
             left -= len(kept)
             if left <= 0 or budget.is_spent:
@@ -173,6 +165,55 @@ def following(
     rows.sort(key=_order)
     more = any(at[number] < end for number, end in ends.items())
     return _page(rows, budget, {"older": starts, "newer": at}, parts, more)
+
+
+def newest_matching(
+    log: Log, topic: str, partitions: Sequence[int], before: Cursor | None, limit: int, query: Query
+) -> dict[str, Any]:
+    """The last records that match, before a cursor or the end.  The partition with the latest records is read first."""
+    state = log.journal.refresh()
+    parts = _parts(state, topic, partitions)
+    ends = {
+        n: min(max((before or {}).get(n, part.readable_end), part.start), part.readable_end)
+        for n, part in parts.items()
+    }
+    budget, rows, at = Budget(SEARCH_BYTES_MAX), list[dict[str, Any]](), dict(ends)
+    queue = [(-_time_before(part, at[n]), n) for n, part in parts.items() if part.start < at[n]]
+    heapify(queue)
+    while queue and len(rows) < limit and not budget.is_spent:
+        number = heappop(queue)[1]
+        part, window = parts[number], Budget(inf, inf)
+        start = _window_start(part, at[number])
+        batches = [batch for batch, _ in _read(log, state, topic, number, start, at[number], window)]
+        budget.records, budget.bytes = budget.records + window.records, budget.bytes + window.bytes
+        found, at[number] = _last_matching(batches, start, query, limit - len(rows), budget)
+        rows += found
+        if part.start < at[number]:
+            heappush(queue, (-_time_before(part, at[number]), number))
+    rows.sort(key=_order, reverse=True)
+    return _page(rows, budget, {"older": at, "newer": ends}, parts, bool(queue))
+
+
+def _entry_before(part: Partition, end: int) -> Slice | Piece | None:
+    """The last entry with records before an offset."""
+    place = bisect_left(part.entries, end, key=lambda entry: entry.start)
+    return part.entries[place - 1] if place else None
+
+
+def _time_before(part: Partition, end: int) -> int:
+    """About the time of the last record before an offset."""
+    entry = _entry_before(part, end)
+    return NEVER_US if entry is None else _time_at(entry, end - 1)
+
+
+def _window_start(part: Partition, end: int) -> int:
+    """Where the piece begins that a search reads before an offset."""
+    entry = _entry_before(part, end)
+    if entry is None or entry.end < end:  # offsets that compaction has removed
+        return part.start if entry is None else entry.end
+    size = entry.bytes if isinstance(entry, Piece) else entry.length
+    records = WINDOW_BYTES * (entry.end - entry.start) // max(1, size)
+    return max(entry.start, part.start, end - min(max(1, records), WINDOW_RECORDS))
 
 
 def one(log: Log, topic: str, partition: int, offset: int) -> dict[str, Any] | None:
@@ -235,47 +276,37 @@ def _check_size(read: SliceRead) -> None:
         )
 
 
-def _matching(batch: pa.RecordBatch, upto: int, query: Query, limit: int) -> tuple[list[dict[str, Any]], int]:
+def _matching(
+    batch: pa.RecordBatch, upto: int, query: Query, limit: int, budget: Budget
+) -> tuple[list[dict[str, Any]], int]:
     """At most `limit` records that match, and the offset to continue at.
 
     upto:  the offset after the batch.
     """
     if query.is_empty:
         return _shown(batch), upto
-    rows = np.flatnonzero(_matches(batch, query))
+    rows, parsed = matching_rows(batch, query)
+    budget.parsed += parsed
     if len(rows) > limit:
         rows, upto = rows[:limit], batch.column("offset")[int(rows[limit])].as_py()
     return _shown(batch.take(pa.array(rows))), upto
 
 
-def _matches(records: pa.RecordBatch, query: Query) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    found = np.ones(records.num_rows, bool)
-    if query.key is not None:
-        found &= _true(pc.equal(records.column("key"), pa.scalar(query.key, records.column("key").type)))
-    if query.text is not None:
-        has = _true(_contains(records.column("key"), query.text)) | _true(
-            _contains(records.column("value"), query.text)
-        )
-        found &= has | _in_headers(records, query.text)
-    return found
+def _last_matching(
+    batches: Sequence[pa.RecordBatch], start: int, query: Query, limit: int, budget: Budget
+) -> tuple[list[dict[str, Any]], int]:
+    """The last `limit` records that match, newest first, and the offset before which to continue.
 
-
-def _in_headers(records: pa.RecordBatch, text: bytes) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    headers = records.column("headers")
-    flat = pc.list_flatten(headers)
-    hits = _true(_contains(flat.field(0), text)) | _true(_contains(flat.field(1), text))
-    found = np.zeros(records.num_rows, bool)
-    found[np.asarray(pc.list_parent_indices(headers))[hits]] = True
-    return found
-
-
-def _contains(column: pa.Array, text: bytes) -> pa.Array:
-    return pc.match_substring(column.cast(pa.binary()), pattern=text)
-
-
-def _true(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Without nulls."""
-    return np.asarray(pc.fill_null(column, False))
+    start:  the offset of the first batch.
+    """
+    rows = list[dict[str, Any]]()
+    for batch in reversed(batches):
+        found, parsed = matching_rows(batch, query)
+        budget.parsed += parsed
+        rows += _shown(batch.take(pa.array(found[-(limit - len(rows)) :])))[::-1]
+        if len(rows) >= limit:
+            return rows, int(rows[-1]["offset"])
+    return rows, start
 
 
 def _shown(batch: pa.RecordBatch, limit: int = SHOWN_BYTES) -> list[dict[str, Any]]:

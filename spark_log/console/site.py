@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from spark_log.client.admin.lag import lags_of
 from spark_log.client.log import Log
 from spark_log.client.reader.plan import chunks
 from spark_log.console import records
+from spark_log.console.filters import Query, parse_field
 from spark_log.console.history import History
 from spark_log.display.cluster import info_fields
 from spark_log.display.groups import group_parts, listed_group
@@ -33,9 +34,12 @@ from spark_log.maintenance.maintain_report import MaintainReport
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State
 from spark_log.metadata.topics.decide_topics import topic_named
+from spark_log.metadata.topics.schemas import schemas_of
 from spark_log.monitoring.log_metrics import lag_in
 from spark_log.positions import format_timestamp_ms, parse_position
 from spark_log.rpc.messages import GroupView
+from spark_log.schema.ddl import sql_type, to_ddl
+from spark_log.schema.topic_schema import TopicSchema
 from spark_log.server.tokens import ANYBODY, Grant, allows_producer, check_names, sees
 from spark_log.text import printable_json
 
@@ -281,6 +285,7 @@ class Site:
                 for number in range(first, min(first + ROWS_MAX, topic.partitions))
             ],
             "configs": config_rows(log, name, everything=True),
+            **_schema_fields(schemas_of(state, topic_id)),
             "readers": [
                 {"group": group, "lag": lag}
                 for group, lag in _readers(state, topic_id).items()
@@ -318,17 +323,21 @@ class Site:
     def _records(self, asked: Asked) -> object:
         """`from`, `to`: positions; `cursor`: of an earlier page; `before`: the same, for the records before it."""
         topic, limit = asked.topic(), max(1, asked.number("limit", 50, records.PAGE_MAX))
-        given = asked.query.get("partition", "")
-        partitions = [asked.number("partition", 0, 1 << 31)] if given else []
+        partitions = [asked.number("partition", 0, 1 << 31)] if asked.query.get("partition") else []
         cursor, before = (
             records.parse_cursor(text) if (text := asked.query.get(name)) else None for name in ("cursor", "before")
         )
-        query = records.Query(*(asked.query.get(name, "").encode() or None for name in ("key", "search")))
-        start = asked.query.get("from") or ("earliest" if not query.is_empty else "newest")
-        until = parse_position(text, "to") if (text := asked.query.get("to")) else None
-        if query.is_empty and cursor is None and (before is not None or start == "newest"):
+        given = {name: asked.query.get(name, "") for name in ("key", "search", "field")}
+        key, part = (given[name].encode() or None for name in ("key", "search"))
+        query = Query(key, part, parse_field(given["field"]) if given["field"] else None)
+        start = asked.query.get("from") or "newest"
+        end = asked.query.get("to")
+        until = parse_position(end, "to") if end else None
+        if cursor is None and (before is not None or start == "newest"):
             if before is None and until is not None:
                 before = records.offsets_at(asked.log, topic, partitions, until)
+            if not query.is_empty:
+                return records.newest_matching(asked.log, topic, partitions, before, limit, query)
             return records.newest(asked.log, topic, partitions, before, limit)
         position = cursor if cursor is not None else parse_position(start, "from")
         return records.following(asked.log, topic, partitions, position, limit, query, until)
@@ -431,6 +440,15 @@ def _partition_row(state: State, topic_id: str, number: int) -> dict[str, Any]:
         "bytes": sum(chunk.bytes for chunk in chunks(part, part.start, part.readable_end)),
         "newest_ms": part.entries[-1].max_us // 1000 if part.entries else None,
         **replicas,
+    }
+
+
+def _schema_fields(versions: Sequence[TopicSchema]) -> dict[str, Any]:
+    """The columns of the newest version, and all versions as DDL."""
+    columns = versions[-1].columns if versions else ()
+    return {
+        "schema": [{"name": one.name, "type": sql_type(one.type), "nullable": one.nullable} for one in columns],
+        "schemas": [{"version": one.version, "schema": to_ddl(one.columns)} for one in versions[-ROWS_MAX:]],
     }
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import spark_log
 from spark_log.console import http_routes, records
+from spark_log.console.filters import Query, parse_field
 from spark_log.console.history import History
 from spark_log.console.of_coordinator import pages_of
 from spark_log.console.site import ROWS_MAX, Site
@@ -218,6 +219,7 @@ def test_the_pages_build_no_html_from_text() -> None:
         ("/console/api/records?topic=orders&from=yesterday", 400),
         ("/console/api/records?topic=orders&to=tomorrow", 400),
         ("/console/api/records?topic=orders&cursor=x", 400),
+        ("/console/api/records?topic=orders&field=status", 400),
         ("/console/api/records?topic=orders&partition=-1", 400),
         ("/console/api/records?topic=orders&partition=9", 400),
         ("/console/api/records?topic=orders&limit=many", 400),
@@ -323,7 +325,7 @@ def test_a_range_ends_where_it_should(reader: Asking) -> None:
 # Promise: console.md#read-records
 def test_a_search_finds_keys_values_and_headers(reader: Asking) -> None:
     """In a range, up to a limit, and it continues behind the last one found."""
-    first = reader("records", topic="orders", search="value 3", limit=3)
+    first = reader("records", topic="orders", search="value 3", limit=3, **{"from": "earliest"})
     assert len(first["records"]) == 3 and first["more"]
     rest = reader("records", topic="orders", search="value 3", limit=50, cursor=first["newer"])
     assert sorted(at(first) + at(rest)) == sorted((n % 2, 15 + n // 2) for n in range(10))
@@ -331,6 +333,87 @@ def test_a_search_finds_keys_values_and_headers(reader: Asking) -> None:
     assert at(reader("records", topic="orders", key="k9")) == []
     assert at(reader("records", topic="billing.in", search="onerror")) == [(0, 0)]
     assert at(reader("records", topic="orders", search="value 3", **{"from": "20"})) == []
+
+
+# Promise: console.md#read-records
+def test_a_search_from_the_newest_record_goes_back_in_time(reader: Asking) -> None:
+    """Unless it begins elsewhere; pages do not overlap and leave none out, and a range ends where it should."""
+    page = reader("records", topic="orders", search="value", limit=7)
+    assert page["records"][0]["timestamp"] == 99_000 and page["more"]
+    seen, times = at(page), [row["timestamp"] for row in page["records"]]
+    while page["more"]:
+        page = reader("records", topic="orders", search="value", limit=7, before=page["older"])
+        seen += at(page)
+    assert times == sorted(times, reverse=True)
+    assert len(seen) == len(set(seen)) == 100
+    assert at(reader("records", topic="orders", search="value", limit=2, partition=0, to="10")) == [(0, 9), (0, 8)]
+    oldest = reader("records", topic="orders", search="value", limit=2, **{"from": "earliest"})
+    assert oldest["records"][0]["timestamp"] == 0
+
+
+# Promise: console.md#read-records
+@pytest.mark.parametrize(
+    ("field", "found"),
+    [
+        ("status = paid", [1, 3]),
+        ("status != paid", [0, 2]),
+        ("customer.id=c2", [2]),
+        ("n >= 2", [2, 3]),
+        ("n < 10", [0, 1, 2, 3]),
+        ("n = 3.0", [3]),
+        ("note ~ a = b", [1]),
+        ("tags.0 = red", [0, 1, 2, 3]),
+        ("done = true", [0]),
+        ("customer.name = x", []),
+        ("n > many", []),
+    ],
+)
+def test_a_field_of_json_is_compared(log: spark_log.Log, field: str, found: list[int]) -> None:
+    """Numbers as numbers; values that are not JSON, or lack the field, are left out."""
+    log.create_topic(spark_log.NewTopic(topic := f"json-{field.encode().hex()}", 1))
+    rows = [
+        {"n": n, "status": "paid" if n % 2 else "open", "customer": {"id": f"c{n}"}, "tags": ["red"], "done": n == 0}
+        for n in range(4)
+    ]
+    rows[1]["note"] = "a = b"
+    log.append(topic, [*({"value": json.dumps(row)} for row in rows), {"value": "status n customer"}, {"value": None}])
+    query = Query(field=parse_field(field))
+    back = records.newest_matching(log, topic, [], None, 50, query)
+    assert [row["offset"] for row in back["records"]] == found[::-1]
+    forth = records.following(log, topic, [], {0: 0}, 50, query)
+    assert [row["offset"] for row in forth["records"]] == found
+
+
+# Promise: console.md#read-records
+def test_a_field_of_a_typed_topic_is_compared(log: spark_log.Log) -> None:
+    """As JSON."""
+    log.create_topic(spark_log.NewTopic("typed", 1, schema="id BIGINT, address STRUCT<city: STRING>"))
+    log.append("typed", [{"id": n, "address": {"city": f"city {n}"}} for n in range(3)])
+    page = records.newest_matching(log, "typed", [], None, 50, Query(field=parse_field("address.city = city 1")))
+    assert at(page) == [(0, 1)]
+
+
+@pytest.mark.parametrize("text", ["", "status", "= paid", "status paid", "a.b.c"])
+def test_a_field_without_a_comparison_is_refused(text: str) -> None:
+    """With an example."""
+    with pytest.raises(InvalidRequest, match="status = paid"):
+        parse_field(text)
+
+
+# Promise: console.md#what-it-costs
+def test_a_search_for_a_field_parses_a_limited_number_of_values(
+    log: spark_log.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next request continues, and a value without the name of the field is not parsed."""
+    log.create_topic(spark_log.NewTopic("parsed", 1))
+    for n in range(6):
+        log.append("parsed", [{"value": json.dumps({"n": n})}, {"value": "other"}])
+    monkeypatch.setattr(records, "PARSED_MAX", 3)
+    query = Query(field=parse_field("n = 0"))
+    page = records.newest_matching(log, "parsed", [], None, 50, query)
+    assert page["records"] == [] and page["more"] and page["read_records"] == 6
+    page = records.newest_matching(log, "parsed", [], records.parse_cursor(page["older"]), 50, query)
+    assert at(page) == [(0, 0)] and not page["more"]
 
 
 # Promise: console.md#read-records
@@ -365,9 +448,9 @@ def test_a_request_stops_at_its_budget_and_the_next_continues(
         log.append("t", [{"key": "k", "value": bytes(1000) + b"%d" % n, "partition": 1}])
     monkeypatch.setattr(records, "SEARCH_BYTES_MAX", 2500)
     monkeypatch.setattr(records, "PAGE_BYTES_MAX", 2500)
-    found = records.following(log, "t", [1], {1: 0}, 50, records.Query(text=b"\x005"))
+    found = records.following(log, "t", [1], {1: 0}, 50, Query(text=b"\x005"))
     assert found["records"] == [] and found["more"] and found["read_records"] == 3
-    found = records.following(log, "t", [1], records.parse_cursor(found["newer"]), 50, records.Query(text=b"\x005"))
+    found = records.following(log, "t", [1], records.parse_cursor(found["newer"]), 50, Query(text=b"\x005"))
     assert at(found) == [(1, 5)]
     page = records.newest(log, "t", [1], None, 6)
     assert at(page) == [(1, 2), (1, 1), (1, 0)] and page["newer"] == "1:3"
@@ -384,8 +467,8 @@ def test_pages_of_more_partitions_than_rows_go_through_all_partitions(log: spark
         seen += at(page)
         page = records.newest(log, "wide", numbers, records.parse_cursor(page["older"]), 4)
     assert sorted(seen) == [(n, 19) for n in numbers]
-    first = records.following(log, "wide", numbers, dict.fromkeys(numbers, 0), 4, records.Query())
-    second = records.following(log, "wide", numbers, records.parse_cursor(first["newer"]), 4, records.Query())
+    first = records.following(log, "wide", numbers, dict.fromkeys(numbers, 0), 4, Query())
+    second = records.following(log, "wide", numbers, records.parse_cursor(first["newer"]), 4, Query())
     assert at(first) + at(second) == [(n, 0) for n in range(8)]
 
 

@@ -215,6 +215,8 @@ NUMBERS = {
         f"at most {mib(constant(CONSOLE_RECORDS, 'PAGE_BYTES_MAX'))} and a search "
         f"{mib(constant(CONSOLE_RECORDS, 'SEARCH_BYTES_MAX'))}",
         f"at most {constant(CONSOLE_RECORDS, 'READ_S'):g} s; *Search on* continues",
+        f"parses about {constant(CONSOLE_RECORDS, 'PARSED_MAX'):,} values",
+        f"the last {line_of('spark_log/console/static/records.js', r'LIVE_MAX = ([0-9]+)')}, and *Pause*",
         f"at most {constant(CONSOLE, 'ROWS_MAX')} rows",
         {10: "cached for ten times as long"}[constant(CONSOLE, "KEPT_FOR")],
         f"without an answer after {constant(CONSOLE_ROUTES, 'ANSWER_S'):g} s fails. At most "

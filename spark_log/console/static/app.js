@@ -2,6 +2,7 @@
 
 import { Refused, get, keepToken, token } from "./api.js";
 import { dialog, h, printable } from "./dom.js";
+import { keepZone, zone, zones } from "./format.js";
 import { group, groups } from "./groups.js";
 import { brokers, health, overview, queries, transactions } from "./log.js";
 import { step } from "./table.js";
@@ -99,6 +100,9 @@ function frame() {
         h("div", { class: "where" }, me.url),
         h("div", {}, where),
         h("div", {}, me.name === "anybody" ? "no tokens: read-only" : `token ${me.name}: ${me.may_change ? "may change configs" : "read-only"}`),
+        h("label", { title: "The time zone of all times" }, "Times in ",
+          h("select", { id: "zone", "aria-label": "Time zone", onchange: (event) => { keepZone(event.target.value); show(); } },
+            zones().map((name) => h("option", { value: name, selected: name === zone() }, name)))),
         h("div", { class: "row" },
           h("button", { class: "small plain", type: "button", onclick: turn, title: "Dark or light (d)" }, "Theme"),
           h("button", { class: "small plain", type: "button", onclick: help, title: "Keys (?)" }, "Keys"),

@@ -1,7 +1,7 @@
 // Lines over time, and segments on a time line.
 
 import { h, s } from "./dom.js";
-import { bytes, compact, count, time } from "./format.js";
+import { bytes, compact, count, time, zone } from "./format.js";
 
 function path(points, width, height, most) {
   const [from, to] = [points[0][0], points[points.length - 1][0]];
@@ -40,7 +40,7 @@ export function lines(points, name, show = compact) {
     s("svg", { viewBox: "0 0 600 150", preserveAspectRatio: "none", role: "img", "aria-label": name, onmousemove: hover },
       [0, 75, 150].map((y) => s("line", { class: "grid", x1: 0, x2: 600, y1: y, y2: y })),
       s("path", { class: "area", d: `${line}L600 150L0 150Z` }), s("path", { class: "line", d: line })),
-    h("div", { class: "scale" }, h("span", {}, time(points[0][0], false)), h("span", {}, time(points[points.length - 1][0], false))));
+    h("div", { class: "scale" }, h("span", {}, time(points[0][0], false)), h("span", {}, zone()), h("span", {}, time(points[points.length - 1][0], false))));
 }
 
 /** Each segment from its first to its last timestamp, and from its first to its last offset: late records make it wide. */
@@ -60,7 +60,7 @@ export function timeline(segments) {
     h("div", { class: "top" }, h("span", {}, `offset ${count(last)}`)),
     s("svg", { class: "tall", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": "Segments by time and offset" },
       [0, height / 2, height].map((at) => s("line", { class: "grid", x1: 0, x2: width, y1: at, y2: at })), segments.map(bar)),
-    h("div", { class: "scale" }, h("span", {}, time(from, false)), h("span", {}, `offset ${count(first)} at the bottom`), h("span", {}, time(to, false))), say);
+    h("div", { class: "scale" }, h("span", {}, time(from, false)), h("span", {}, `offset ${count(first)} at the bottom, ${zone()}`), h("span", {}, time(to, false))), say);
 }
 
 const text = (one) =>

@@ -30,14 +30,38 @@ export function duration(ms) {
   return parts.join(" ") || "0 s";
 }
 
-const two = (n) => String(n).padStart(2, "0");
+// Times are shown in the zone that was chosen in this browser; at first in the browser's own.
+
+const ZONE = "pylog-zone", own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+export const zones = () => [...new Set([own, "UTC", ...Intl.supportedValuesOf("timeZone")])];
+let clock = null;
+
+export function zone() {
+  const kept = localStorage.getItem(ZONE);
+  return kept && zones().includes(kept) ? kept : own;
+}
+
+export function keepZone(name) {
+  localStorage.setItem(ZONE, name);
+  clock = null;
+}
 
 export function time(ms, millis = true) {
   const at = new Date(ms);
   if (Number.isNaN(at.getTime())) return String(ms);
-  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-  const clock = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
-  return `${day} ${clock}${millis ? `.${String(at.getMilliseconds()).padStart(3, "0")}` : ""}`;
+  clock ??= new Intl.DateTimeFormat("en-US", { timeZone: zone(), hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit",
+    hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
+  const part = Object.fromEntries(clock.formatToParts(at).map(({ type, value }) => [type, value]));
+  const text = `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second}`;
+  return millis ? `${text}.${part.fractionalSecond}` : text;
+}
+
+/** The value of a field for a time, and its inverse: in the zone that was chosen. */
+export const wall = (ms) => time(ms, false).replace(" ", "T");
+export function instant(text) {
+  const as = (value) => Date.parse(`${value}Z`), wanted = as(text);
+  const near = wanted - (as(wall(wanted)) - wanted);
+  return near - (as(wall(near)) - wanted);
 }
 
 export const ago = (ms) => (ms === null || ms === undefined ? "–" : `${duration(Math.max(0, Date.now() - ms))} ago`);

@@ -31,6 +31,21 @@ export function pretty(text) {
   return out.filter((part) => part !== "");
 }
 
+/** The members of an object by name, each as it was written: a number keeps all of its digits.  Null for anything else. */
+export function members(text) {
+  if (!isJson(text) || !/^\s*\{/.test(text)) return null;
+  const found = new Map(), tokens = text.match(TOKEN).slice(1, -1);
+  for (let at = 0; at < tokens.length; at += 1) {
+    const name = JSON.parse(tokens[at]), begin = at + 2;
+    let depth = 0;
+    for (at = begin; at < tokens.length && (depth || tokens[at] !== ","); at += 1) {
+      depth += "{[".includes(tokens[at]) ? 1 : "}]".includes(tokens[at]) ? -1 : 0;
+    }
+    found.set(name, tokens.slice(begin, at).join(""));
+  }
+  return found;
+}
+
 function kind(token, next) {
   if (token[0] === '"') return next === ":" ? "j-name" : "j-string";
   return /^[-0-9]/.test(token) ? "j-number" : "j-word";

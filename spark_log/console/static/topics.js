@@ -175,6 +175,34 @@ function edit(name, row, me, refresh) {
       h("button", { type: "button", onclick: () => box.close() }, "Cancel"), h("button", { class: "primary" }, "Change"))));
 }
 
+function schema(context, name) {
+  const list = table({
+    none: empty("No schema", "The values of this topic are bytes. Give it columns with", `pylog topic alter ${name} --schema "id BIGINT NOT NULL, name STRING"`),
+    columns: [
+      { name: "name", title: "Column", class: "name mono", cell: (row) => row.name },
+      { name: "type", title: "Type", class: "mono", cell: (row) => row.type },
+      { name: "nullable", title: "", class: "soft", cell: (row) => (row.nullable ? "nullable" : "not null") },
+    ],
+  });
+  const older = table({
+    first: "version",
+    descending: true,
+    columns: [
+      { name: "version", title: "Version", right: true, cell: (row) => count(row.version), sort: (row) => row.version },
+      { name: "schema", title: "Columns", class: "mono", cell: (row) => row.schema },
+    ],
+  });
+  const versions = h("div");
+  return {
+    node: h("div", { class: "stack" }, card("Columns", null, list.node), versions),
+    update(found) {
+      list.set(found.schema);
+      older.set(found.schemas);
+      put(versions, found.schemas.length, (all) => all > 0 && card("Versions", "of the schema, as DDL", older.node));
+    },
+  };
+}
+
 function readers() {
   const list = table({
     first: "lag",
@@ -191,6 +219,7 @@ function readers() {
 
 const TABS = {
   records: { title: "Records", make: records },
+  schema: { title: "Schema", make: schema },
   partitions: { title: "Partitions", make: partitions },
   segments: { title: "Segments", make: segments },
   configs: { title: "Configs", make: configs },
