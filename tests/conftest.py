@@ -76,32 +76,6 @@ def pytest_runtest_setup() -> None:
     class_archive.use()
 
 
-FRESH = "PYLOG_TEST_IN_FRESH_PROCESS"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test with the marker `forks` in a fresh process.
-
-    A fork copies the mappings of its process.  That of one that has run thousands of tests was refused for lack of
-    memory.
-    """
-    if pyfuncitem.get_closest_marker("forks") is None or FRESH in os.environ:
-        return None
-    command = [sys.executable, "-m", "pytest", "-q", "--numprocesses", "0", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, pyfuncitem.nodeid],
-        cwd=pyfuncitem.config.rootpath,
-        env=os.environ | {FRESH: "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.fail(f"{done.stdout}\n{done.stderr}", pytrace=False)
-    return True
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several processes, one runs the tests on the one Spark, and the others the rest, file by file."""

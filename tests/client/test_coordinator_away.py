@@ -143,7 +143,6 @@ def test_consumers_go_on_reading_while_a_change_waits(place: Place) -> None:
     consumer.close()
 
 
-@pytest.mark.forks
 def test_a_forked_child_is_another_member(place: Place) -> None:
     """It takes nothing from its parent unless it polls, and then it is a separate member."""
     place.log.append("t", [{"value": b"1"}])

@@ -15,7 +15,6 @@ from tests.client.logs import in_child, new_log, values
 
 
 # Promise: clients.md#python-clients
-@pytest.mark.forks
 def test_a_forked_child_is_told_that_the_producer_is_its_parents(tmp_path: Path) -> None:
     """Neither a silent loss nor a deadlock; a producer made in the child works, and so does the parent's."""
     log = new_log(tmp_path, orders=1)
@@ -36,7 +35,6 @@ def test_a_forked_child_is_told_that_the_producer_is_its_parents(tmp_path: Path)
     assert sorted(values(log, "orders")) == [b"own", b"parent"]
 
 
-@pytest.mark.forks
 def test_a_forked_child_is_told_that_the_consumer_is_its_parents(tmp_path: Path) -> None:
     """Otherwise both would get the same records.  The end of the child does not close the parent's consumer."""
     log = new_log(tmp_path, orders=1)
@@ -56,7 +54,6 @@ def test_a_forked_child_is_told_that_the_consumer_is_its_parents(tmp_path: Path)
 
 
 # Promise: clients.md#python-clients
-@pytest.mark.forks
 def test_appends_of_parent_and_forked_child_are_both_in(tmp_path: Path) -> None:
     """A child commits under a new identity: under the parent's, one append would count as a repeat."""
     log = new_log(tmp_path, orders=1)

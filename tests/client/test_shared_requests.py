@@ -255,7 +255,6 @@ def test_a_reader_that_ends_early_takes_back_what_was_requested_before_its_plan(
     assert data_gets(requests) <= REQUESTS_AHEAD
 
 
-@pytest.mark.forks
 def test_a_forked_child_makes_the_requests_of_its_parent_again(store: SlowStore) -> None:
     """It does not have the threads of its parent, and would wait for their answers for ever."""
     gate = Gate(store)

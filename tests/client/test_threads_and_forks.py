@@ -74,7 +74,6 @@ def test_what_is_appended_after_an_interrupt_is_no_repeat_of_what_was_interrupte
 
 
 # Promise: clients.md#python-clients
-@pytest.mark.forks
 def test_a_child_forked_while_others_commit_can_commit(tmp_path: Path) -> None:
     """Locks that threads of the parent hold at the fork are not held in the child."""
     log = new_log(tmp_path, orders=1)

@@ -145,7 +145,6 @@ def test_a_disk_that_hangs_does_not_delay_the_end_of_the_process(tmp_path: Path)
     assert seen == [True, True]
 
 
-@pytest.mark.forks
 def test_a_forked_child_syncs_new_folders(tmp_path: Path) -> None:
     """The threads that did so before belong to the parent."""
     store = LocalStore(str(tmp_path))

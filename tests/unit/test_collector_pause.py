@@ -39,7 +39,6 @@ def test_a_collector_that_was_disabled_stays_disabled() -> None:
     assert not gc.isenabled()
 
 
-@pytest.mark.forks
 def test_a_child_forked_during_a_pause_has_its_collector() -> None:
     """Nobody ends the pause there; a later pause ends as usual."""
 

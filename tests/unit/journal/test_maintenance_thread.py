@@ -177,7 +177,6 @@ def test_processes_that_commit_and_exit_write_checkpoints(tmp_path: Path, commit
     assert log.read("t").num_rows == 2 * INTERVAL // commits * commits
 
 
-@pytest.mark.forks
 def test_a_child_forked_during_maintenance_runs_its_own(tmp_path: Path) -> None:
     """The thread of the parent does not exist in it."""
     store = Hung(local(tmp_path))
