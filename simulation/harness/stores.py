@@ -26,30 +26,17 @@ from spark_log.errors import (
 from spark_log.runtime.clock import Clock
 from spark_log.store.base import Bytes, ObjectStore, Swept
 from spark_log.store.object_names import META
+from spark_log.store.store_wrapper import StoreWrapper
 
 Names: TypeAlias = list[str]
 """Needed because classes below have a method named `list`."""
 
 
-class Wrapper:
-    """Passes every operation on."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        self.inner = inner
+class Wrapper(StoreWrapper):
+    """Passes every operation on, after a look at its key."""
 
     def _pass(self, key: str, *, writes: bool = False) -> None:
         """Called before a request; raises the error of one that is refused."""
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def local(self) -> bool:
-        return self.inner.local
-
-    def fingerprint(self) -> str:
-        return self.inner.fingerprint()
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         self._pass(key)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,11 +36,12 @@ from spark_log.roots.read_failover import PATIENT_MS, WARN_EVERY_S, BoundedStore
 from spark_log.roots.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.roots.root_threads import BUCKET_HUNG_MS, HUNG_MS, RootThreads
 from spark_log.runtime.clock import Clock, SystemClock
-from spark_log.store.base import Bytes, ObjectStore, Swept
+from spark_log.store.base import ObjectStore
 from spark_log.store.local import Guard
 from spark_log.store.object_names import FORMAT_KEY
 from spark_log.store.open import is_local, mount_of_url, open_store
 from spark_log.store.retry import with_retries
+from spark_log.store.store_wrapper import StoreWrapper
 
 logger = logging.getLogger("spark_log")
 
@@ -421,7 +422,7 @@ def encode_broker_file(file: BrokerFile) -> bytes:
     return msgspec.json.encode(file) + b"\n"
 
 
-class ReplicatedStore:
+class ReplicatedStore(StoreWrapper):
     """The objects of a log with brokers: reads go to any root that has the object, all else to the log's own root.
 
     A root that fails, or does not have the object, is skipped; the last error is raised if none is left.  Damaged
@@ -433,12 +434,9 @@ class ReplicatedStore:
         holders:  by object, the brokers that have it, instead of what the roots know.
         rack:     of the reader.
         """
+        super().__init__(roots.own)
         self.roots = roots
         self._known, self._rack = holders or {}, rack
-
-    @property
-    def url(self) -> str:
-        return self.roots.own.url
 
     @property
     def local(self) -> bool:
@@ -476,27 +474,6 @@ class ReplicatedStore:
             return from_sources(key, self.sources(key), known)
         except ObjectNotFound:
             return None
-
-    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self.roots.own.put(key, chunks)
-
-    def put_new(self, key: str, data: bytes) -> bool:
-        return self.roots.own.put_new(key, data)
-
-    def list(self, prefix: str) -> list[str]:
-        return self.roots.own.list(prefix)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self.roots.own.delete(keys)
-
-    def written_ms(self, key: str) -> int | None:
-        return self.roots.own.written_ms(key)
-
-    def sweep(self, prefix: str, before_ms: int) -> Swept:
-        return self.roots.own.sweep(prefix, before_ms)
-
-    def fingerprint(self) -> str:
-        return self.roots.own.fingerprint()
 
 
 def sources_of(store: ObjectStore, name: str) -> list[ObjectStore]:

@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from spark_log.errors import CorruptObject, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.runtime.clock import Clock
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import RETRY_TOTAL_MS, RetryingStore
+from spark_log.store.store_wrapper import StoreWrapper
 from spark_log.text import counted
 
 PATIENT_MS = 60_000
@@ -232,7 +233,7 @@ def _most_telling(errors: Sequence[StorageError | CorruptObject]) -> StorageErro
     return next((error for kind in kinds for error in errors if isinstance(error, kind)), errors[0])
 
 
-class BoundedStore:
+class BoundedStore(StoreWrapper):
     """A root that may have an object, of which each read gets a limited time: also one on a disk."""
 
     def __init__(
@@ -249,7 +250,7 @@ class BoundedStore:
         why_away:  of the error of a read: why the root may still have a good copy; empty: it has none.
         """
         self.broker = broker
-        self._inner = inner.inner if isinstance(inner, RetryingStore) else inner
+        super().__init__(inner.inner if isinstance(inner, RetryingStore) else inner)
         self._clock, self._limit_ms, self._on_late = clock, limit_ms, on_late
         self.why_away = why_away
 
@@ -259,40 +260,19 @@ class BoundedStore:
 
     def patient(self) -> BoundedStore:
         """This root with as much time as one request to a storage may take."""
-        return BoundedStore(self.broker, self._inner, self._clock, PATIENT_MS, self._on_late, self.why_away)
+        return BoundedStore(self.broker, self.inner, self._clock, PATIENT_MS, self._on_late, self.why_away)
 
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    @property
-    def local(self) -> bool:
-        return self._inner.local
-
-    def _answer(self, ask: Callable[[ObjectStore], Result]) -> Result:
+    def _ask(self, request: Callable[[ObjectStore], Result]) -> Result:
         until_ms = self._clock.monotonic_ms() + self._limit_ms
         try:
-            return ask(RetryingStore(self._inner, self._clock, min(self._limit_ms, RETRY_TOTAL_MS), until_ms=until_ms))
+            return request(
+                RetryingStore(self.inner, self._clock, min(self._limit_ms, RETRY_TOTAL_MS), until_ms=until_ms)
+            )
         except StorageUnavailable:
             self._on_late()
             raise
 
-    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        return self._answer(lambda store: store.get(key, start, end))
-
-    def size(self, key: str) -> int | None:
-        return self._answer(lambda store: store.size(key))
-
-    def list(self, prefix: str) -> list[str]:
-        return self._answer(lambda store: store.list(prefix))
-
-    def written_ms(self, key: str) -> int | None:
-        return self._answer(lambda store: store.written_ms(key))
-
-    def _refuse(self, *given: object) -> NoReturn:
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
         raise NotImplementedError("a source is only read")
 
     put = put_new = delete = sweep = _refuse
-
-    def fingerprint(self) -> str:
-        return self._inner.fingerprint()

@@ -495,7 +495,7 @@ class Coordinator:
 
     def open_log(self) -> Log:
         """The log for duties, like any other client: through this coordinator."""
-        link, store = LocalLink(self), self.tail.real
+        link, store = LocalLink(self), self.tail.inner
         return Log(Journal.open(store, create=False, link=link, served=True, root_options=self._root_options))
 
 

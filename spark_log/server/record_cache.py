@@ -11,15 +11,16 @@ from contextlib import contextmanager
 
 from spark_log.errors import ObjectNotFound, StorageError
 from spark_log.server.recent_records import RECORDS_BYTES, RecentRecords
-from spark_log.store.base import Bytes, ObjectStore, Swept
+from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.object_names import LOG, log_version
+from spark_log.store.store_wrapper import StoreWrapper
 
 
-class RecordCache:
+class RecordCache(StoreWrapper):
     """An ObjectStore that remembers the last records that were read through it."""
 
     def __init__(self, store: ObjectStore, limit: int = RECORDS_BYTES) -> None:
-        self.real = store
+        super().__init__(store)
         self.records = RecentRecords(limit)
         self.on_error: Callable[[StorageError], None] = lambda error: None
         """Called for each error of the store, including errors that are retried."""
@@ -34,46 +35,21 @@ class RecordCache:
             self.on_error(error)
             raise
 
-    # --------------------------------------------------------------------------------------------------- an ObjectStore
-
-    @property
-    def url(self) -> str:
-        return self.real.url
-
-    @property
-    def local(self) -> bool:
-        return self.real.local
-
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         with self._reported():
-            data = self.real.get(key, start, end)
+            data = self.inner.get(key, start, end)
         if key.startswith(LOG) and not start and end is None:
             self.records.remember(log_version(key), data)
         return data
 
-    def size(self, key: str) -> int | None:
-        return self.real.size(key)
-
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
         with self._reported():
-            self.real.put(key, chunks)
+            self.inner.put(key, chunks)
 
     def put_new(self, key: str, data: bytes) -> bool:
         with self._reported():
-            return self.real.put_new(key, data)
+            return self.inner.put_new(key, data)
 
     def list(self, prefix: str) -> list[str]:
         with self._reported():
-            return self.real.list(prefix)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self.real.delete(keys)
-
-    def written_ms(self, key: str) -> int | None:
-        return self.real.written_ms(key)
-
-    def sweep(self, prefix: str, before_ms: int) -> Swept:
-        return self.real.sweep(prefix, before_ms)
-
-    def fingerprint(self) -> str:
-        return self.real.fingerprint()
+            return self.inner.list(prefix)

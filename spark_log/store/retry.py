@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from spark_log.errors import StorageUnavailable
 from spark_log.runtime.clock import Clock, SystemClock
-from spark_log.store.base import Bytes, ObjectStore, Swept
+from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.bounded_waits import Slot, Unfinished
+from spark_log.store.store_wrapper import StoreWrapper
 
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
@@ -26,7 +27,7 @@ RETRY_TOTAL_MS = 30_000
 """No attempt begins later than this after the first, except the second: a lost answer takes a minute to fail."""
 
 
-class RetryingStore:
+class RetryingStore(StoreWrapper):
     """Retries reads, listings, deletes, and puts of unique names while the storage is unavailable.
 
     Raises the last StorageUnavailable.  Any other error is raised immediately.
@@ -43,7 +44,7 @@ class RetryingStore:
         """
         until_ms:  deadline on the monotonic clock: a request in progress fails then, and its thread is abandoned.
         """
-        self.inner = inner
+        super().__init__(inner)
         self._until_ms = until_ms
         self._clock = clock or SystemClock()
         self._total_ms = total_ms
@@ -52,51 +53,22 @@ class RetryingStore:
     def __reduce__(self) -> tuple[type[RetryingStore], tuple[ObjectStore]]:
         return RetryingStore, (self.inner,)
 
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def local(self) -> bool:
-        return self.inner.local
-
-    def fingerprint(self) -> str:
-        return self.inner.fingerprint()
-
-    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        return self._repeat(lambda: self.inner.get(key, start, end))
-
-    def size(self, key: str) -> int | None:
-        return self._repeat(lambda: self.inner.size(key))
-
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
         """Chunks that can be iterated only once get one attempt."""
         if iter(chunks) is chunks:
             self.inner.put(key, chunks)
         else:
-            self._repeat(lambda: self.inner.put(key, chunks))
+            super().put(key, chunks)
 
     def put_new(self, key: str, data: bytes) -> bool:
-        return self._once(lambda: self.inner.put_new(key, data))
+        return self._once(lambda store: store.put_new(key, data))
 
-    def list(self, prefix: str) -> list[str]:
-        return self._repeat(lambda: self.inner.list(prefix))
-
-    def delete(self, keys: Iterable[str]) -> None:
-        names = tuple(keys)
-        self._repeat(lambda: self.inner.delete(names))
-
-    def written_ms(self, key: str) -> int | None:
-        return self._repeat(lambda: self.inner.written_ms(key))
-
-    def sweep(self, prefix: str, before_ms: int) -> Swept:
-        return self._repeat(lambda: self.inner.sweep(prefix, before_ms))
-
-    def _repeat(self, ask: Callable[[], Result]) -> Result:
+    def _ask(self, request: Callable[[ObjectStore], Result]) -> Result:
+        """Repeat a request while the storage is unavailable."""
         began = self._clock.monotonic_ms()
         for number, wait in enumerate(RETRY_MS):
             try:
-                return self._once(ask)
+                return self._once(request)
             except StorageUnavailable as error:
                 wait_ms = wait * self.rng.uniform(0.5, 1.5)
                 now = self._clock.monotonic_ms() + wait_ms
@@ -104,12 +76,12 @@ class RetryingStore:
                     raise
                 logger.debug("attempt %d: %s", number + 1, error)
                 self._clock.sleep_ms(wait_ms)
-        return self._once(ask)
+        return self._once(request)
 
-    def _once(self, ask: Callable[[], Result]) -> Result:
+    def _once(self, request: Callable[[ObjectStore], Result]) -> Result:
         if self._until_ms == math.inf:
-            return ask()
-        return answer_until(self._until_ms, self._clock, self.url, ask)
+            return request(self.inner)
+        return answer_until(self._until_ms, self._clock, self.url, lambda: request(self.inner))
 
 
 def answer_until(until_ms: float, clock: Clock, url: str, ask: Callable[[], Result]) -> Result:

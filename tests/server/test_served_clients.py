@@ -196,7 +196,7 @@ def claim_of(number: int, version: int = 0) -> bytes:
 def test_one_of_many_tasks_makes_a_claim(running: Running) -> None:
     """The others wait for it, and all get its value; a process without the coordinator gets the same."""
     url, cluster_id = f"pylog://{running.coordinator.address}", running.coordinator.cluster_id
-    link, store = HttpLink(parse_target(url), cluster_id=cluster_id), running.coordinator.tail.real
+    link, store = HttpLink(parse_target(url), cluster_id=cluster_id), running.coordinator.tail.inner
     makers: list[int] = []
 
     def task(number: int) -> bytes:
