@@ -3,7 +3,8 @@
 A flow of one task runs in another process, on a local disk with fsync, first without a coordinator and then through
 one.  A writer appends one record every 20, 100 and 500 ms, and then 1,000 records a second with a producer.  The time
 of a record is from before its `append`, or its `send`, until the consumer's `poll` of the target has returned it.  For
-comparison, a consumer reads a topic directly.  Then a flow processes records that are there already.
+comparison, a consumer reads a topic directly.  Then a flow processes records that are there already, and one counts
+them by key.  That one is started again, to measure how long it takes to restore the state of as many keys.
 
 By hand, without a coordinator: two writes, each an object and a commit of some syncs of 1 ms, and two readers that look
 every 2 to 10 ms: about 10 ms.  A coordinator notifies readers, and adds two requests.
@@ -29,7 +30,7 @@ LATENCIES = 200
 """Records of each interval, at most."""
 INTERVALS_MS = (20, 100, 500)
 PER_SECOND, SECONDS = 1_000, 5
-TARGETS = {"p50": 10, "p99": 30, "p99_at_1000": 60, "records_per_second": 100_000}
+TARGETS = {"p50": 10, "p99": 30, "p99_at_1000": 60, "records_per_second": 100_000, "restore_s": 20}
 SAMPLE = 50_000
 """Rows in one append of the records that are there already."""
 
@@ -40,6 +41,7 @@ def main() -> None:
     )
     with common.folder() as folder:
         measure("embedded", folder, given.rows)
+        restore(folder, given.rows)
     with common.folder() as folder, serving(folder) as (_, address):
         measure("coordinator", f"pylog://{address}", given.rows)
 
@@ -172,6 +174,48 @@ def throughput(url: str, log: spark_log.Log, rows: int) -> float:
     with spark_log.flow(url, name="bench-many", source="many-in", target="many-out", function=timed) as flow:
         flow.process_all_available(600)
     return rows / (time.perf_counter() - begun[0])
+
+
+def restore(url: str, keys: int) -> None:
+    """State by key: the first batches, one that restores it, and the next one."""
+    log = spark_log.connect(url)
+    log.create_topic(NewTopic("keyed-in", 1))
+    for at in range(0, keys, SAMPLE):
+        size = min(SAMPLE, keys - at)
+        names = [f"customer-{number}" for number in range(at, at + size)]
+        log.append("keyed-in", pa.table({"key": names, "value": [""] * size}))
+    state = spark_log.keyed("counts", pa.schema([("n", pa.int64())]))
+
+    def timed() -> tuple[float, float]:
+        """Seconds until all is processed, and then for one more record."""
+        with spark_log.flow(url, name="count", source="keyed-in", function=counted, state=state) as flow:
+            times = []
+            for key in (None, "customer-1"):
+                if key is not None:
+                    log.append("keyed-in", [{"key": key, "value": ""}])
+                begun = time.perf_counter()
+                flow.process_all_available(600)
+                times.append(time.perf_counter() - begun)
+            assert flow.progress.state_keys == keys
+        return times[0], times[1]
+
+    all_s, _ = timed()
+    log.append("keyed-in", [{"key": "customer-0", "value": ""}])
+    restored_s, next_s = timed()
+    common.report(
+        "flow",
+        part="state",
+        keys=keys,
+        records_per_second=keys / all_s,
+        restore_s=restored_s,
+        restore_target_s=TARGETS["restore_s"],
+        next_record_ms=next_s * 1000,
+    )
+
+
+def counted(records: pa.Table, counts: pa.Table) -> tuple[None, pa.Table]:
+    new = records.group_by("key").aggregate([([], "count_all")]).rename_columns(["key", "n"])
+    return None, pa.concat_tables([new, counts]).group_by("key").aggregate([("n", "sum")]).rename_columns(["key", "n"])
 
 
 if __name__ == "__main__":

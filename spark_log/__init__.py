@@ -24,11 +24,13 @@ from spark_log.runtime.driver_python import name_driver_python
 if TYPE_CHECKING:
     from os import PathLike
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_log import aio
     from spark_log.client.log import Log, connect
     from spark_log.flows.flow import Flow
+    from spark_log.flows.keyed_state import Keyed
 
 __all__ = [
     "EARLIEST",
@@ -43,6 +45,7 @@ __all__ = [
     "connect",
     "errors",
     "flow",
+    "keyed",
     "metrics_listener",
     "register",
     "sink",
@@ -78,6 +81,7 @@ def flow(
     function: Callable[..., object],
     target: str | None = None,
     lookup: str | Iterable[str] = (),
+    state: Keyed | None = None,
     tasks: int = 1,
     task_numbers: Iterable[int] | None = None,
     start: object = "earliest",
@@ -104,6 +108,8 @@ def flow(
     target:     the topic of frames that the function returns.
     lookup:     a compacted topic, or several, whose latest records the function gets as further tables, in this order,
                 as `log.table` returns them.
+    state:      `keyed(TOPIC)`: the function also gets the state of the keys in its batch, as a table behind the first
+                one, and returns a pair of outputs and new state.  A flow with state has one source topic.
     tasks:      with a coordinator, how many tasks this process adds to the flow: those of all processes share the
                 partitions.  Without one, how many tasks the flow has: number 1 of 3 owns the partitions 1, 4, 7 … of
                 each topic.
@@ -134,6 +140,7 @@ def flow(
         function=function,
         target=target,
         lookup=lookup,
+        state=state,
         tasks=tasks,
         task_numbers=task_numbers,
         start=start,
@@ -144,6 +151,24 @@ def flow(
         token=token,
         storage_options=storage_options,
     )
+
+
+def keyed(topic: str, schema: pa.Schema | None = None) -> Keyed:
+    """State by key of a flow, in a compacted topic, for its parameter `state`.
+
+    For each call, the function gets a second table: the state of the keys in its batch, with the columns `key` and
+    `value`, or those of the schema.  A key without a state has no row.  It returns a pair: the outputs, and a table of
+    the keys whose state changes, or None.  A row whose columns beside `key` are null deletes the state of its key.
+
+    The state of a key belongs to the partition of the source from which the key's records come, and only keys of the
+    batch may be changed.  A batch with several partitions is given to the function one partition at a time.
+
+    topic:   created when the flow starts, with as many partitions as the source.  Only this flow should write to it.
+    schema:  of the topic that is created; None: values are bytes.  A topic that exists has its own schema.
+    """
+    from spark_log.flows.keyed_state import Keyed
+
+    return Keyed(topic, schema)
 
 
 def metrics_listener(path: str) -> Any:

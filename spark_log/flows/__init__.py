@@ -5,6 +5,7 @@
 positions of the batch in one record of the metadata log.  The generation of the group fences a task that was replaced.
 `flow_options.py` has what a flow is given.
 
-A flow has no other state: a task that does not know whether its commit was applied joins the group again, which fences
-that commit, and continues at the group's committed positions.
+State by key is in a topic (`keyed_state.py`), whose records are in that commit.  A flow has no other state: a task that
+does not know whether its commit was applied joins the group again, which fences that commit, and continues at the
+group's committed positions.
 """

@@ -20,6 +20,7 @@ from spark_log.client.reader.scan import scan
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic
 from spark_log.errors import FunctionFailed, InvalidRecord, InvalidRequest, SparkLogError
 from spark_log.flows.flow_options import SKIP, FlowOptions
+from spark_log.flows.keyed_state import KeyedState, by_partition
 from spark_log.flows.lookups import LookupTable
 from spark_log.journal.journal import Journal
 from spark_log.schema.topic_schema import TopicSchema
@@ -39,6 +40,9 @@ class BatchFunction:
         """Records at which the function has failed, and that were skipped or kept as dead letters."""
         self._journal = journal
         self._options = options
+        self.state = (
+            None if options.state is None else KeyedState(journal, options.name, options.topics[0], options.state)
+        )
         self._lookups = [LookupTable(journal, topic, options.value_format) for topic in options.lookups]
         self._tables: list[pa.Table] = []
         """The latest records of each lookup topic, as this batch gets them."""
@@ -53,7 +57,10 @@ class BatchFunction:
         """
         self._first = {}
         self._tables = [lookup.table() for lookup in self._lookups]
-        return list(self._apply(table))
+        if self.state is None:
+            return list(self._apply(table))
+        self.state.discard()
+        return [rows for part in by_partition(table).values() for rows in self._apply(part)]
 
     def _apply(self, table: pa.Table) -> Iterator[TopicRows]:
         try:
@@ -79,11 +86,32 @@ class BatchFunction:
     # --------------------------------------------------------------------------------------------------------- outputs
 
     def _outputs(self, table: pa.Table) -> list[TopicRows]:
-        first, found = dict(self._first), list[TopicRows]()
-        for topic, data in self._by_topic(self._options.function(table, *self._tables)):
+        first, found, changes = dict(self._first), list[TopicRows](), list[TopicRows]()
+        if self.state is None:
+            result = self._options.function(table, *self._tables)
+        else:
+            partition, keys = table.column("partition")[0].as_py(), table.column("key")
+            returned = self._options.function(table, self.state.of(partition, keys), *self._tables)
+            result, new = self._pair(returned)
+        for topic, data in self._by_topic(result):
             found += self._rows(topic, data, first)
+        if self.state is not None and new is not None:
+            changes = self.state.stage(partition, keys, new, self._journal.context.clock.now_ms())
         self._first = first
-        return found
+        return found + changes
+
+    def _pair(self, returned: object) -> tuple[object, pa.Table | None]:
+        """The outputs and the new state that the function returned."""
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise InvalidRequest(
+                f"flow {self._options.name!r}: the function returned {type_of(returned)}: with state, expected a pair of "
+                "the outputs and the new state, each of which may be None"
+            )
+        result, new = returned
+        if new is None:
+            return result, None
+        frame: Any = self._frame(new)
+        return result, frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False)
 
     def _by_topic(self, result: object) -> Iterator[tuple[str, object]]:
         if isinstance(result, Mapping):

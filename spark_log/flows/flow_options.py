@@ -10,6 +10,7 @@ from typing import Any
 from spark_log.client.reader.typed import check_formats
 from spark_log.configs.topic_names import check_topic_name
 from spark_log.errors import InvalidRequest
+from spark_log.flows.keyed_state import Keyed
 from spark_log.groups.member_share import MEMBERS_MAX
 from spark_log.metadata.groups.decide_groups import check_group_name
 from spark_log.metadata.state import State
@@ -37,6 +38,8 @@ class FlowOptions:
     function: Callable[..., object]
     lookups: tuple[str, ...]
     """Topics whose tables the function gets, too."""
+    state: Keyed | None
+    """The function gets and returns the state of its keys."""
     tasks: int
     numbers: tuple[int, ...]
     """The numbers of the tasks that run in this process."""
@@ -81,6 +84,7 @@ def flow_options(
     source: str | re.Pattern[str] | Iterable[str],
     function: Callable[..., object],
     lookup: str | Iterable[str],
+    state: Keyed | None,
     target: str | None,
     tasks: int,
     task_numbers: Iterable[int] | None,
@@ -112,6 +116,7 @@ def flow_options(
         target=target,
         function=function,
         lookups=lookups,
+        state=_state(name, state, topics),
         tasks=tasks,
         numbers=_task_numbers(tasks, task_numbers),
         start=parse_position(start, "start"),
@@ -120,10 +125,25 @@ def flow_options(
         linger_ms=linger_ms,
         value_format=value_format,
     )
-    for topic in filter(None, (target, options.dead_letters)):
+    for topic in filter(None, (target, options.dead_letters, "" if state is None else state.topic)):
         if topic in topics or (pattern is not None and re.fullmatch(pattern, topic)):
             raise InvalidRequest(f"flow {name!r}: topic {topic!r} is a source, too: the flow would never end")
+    if state is not None and state.topic in (target, options.dead_letters):
+        raise InvalidRequest(f"flow {name!r}: topic {state.topic!r} has the state: choose another one for outputs")
     return options
+
+
+def _state(name: str, given: object, topics: tuple[str, ...]) -> Keyed | None:
+    if given is None:
+        return None
+    if not isinstance(given, Keyed):
+        raise InvalidRequest(f"flow {name!r}: invalid value {shown(given)} for state: expected spark_log.keyed(TOPIC)")
+    check_topic_name(given.topic)
+    if len(topics) != 1:
+        raise InvalidRequest(
+            f"flow {name!r}: a flow with state has one source, given by its name: it has {len(topics)}"
+        )
+    return given
 
 
 def _check_numbers(**numbers: tuple[object, int, int]) -> None:

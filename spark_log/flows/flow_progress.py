@@ -21,7 +21,7 @@ class FlowProgress:
     records_in: int
     """Records whose effect is committed."""
     records_out: int
-    """Records that were committed to targets and to the dead-letter topic."""
+    """Records that were committed to targets, to the topic of the state, and to the dead-letter topic."""
     bad_records: int
     """Records at which the function failed, and that were skipped or kept as dead letters."""
     batches: int
@@ -35,6 +35,8 @@ class FlowProgress:
     process knows of it."""
     lookup_records: int
     """Records in the tables of lookups, of all tasks."""
+    state_keys: int
+    """Keys with a state in the partitions of all tasks."""
     batch_ms_p50: float
     """Half of the last batches took at most this long: function, upload and commit.  NaN: there was none."""
     batch_ms_p99: float
@@ -64,6 +66,9 @@ def _metrics(found: FlowProgress) -> Iterator[FlowMetric]:
     yield FlowMetric("restarts_total", "counter", "How often a task has begun again.", {"": found.restarts})
     yield FlowMetric("lag_records", "gauge", "Records that no process of the flow has committed.", {"": found.lag})
     yield FlowMetric("lookup_records", "gauge", "Records in the tables of lookups.", {"": found.lookup_records})
+    yield FlowMetric(
+        "state_keys", "gauge", "Keys with a state in the partitions of this process.", {"": found.state_keys}
+    )
     times = {',quantile="0.5"': found.batch_ms_p50 / 1000, ',quantile="0.99"': found.batch_ms_p99 / 1000}
     yield FlowMetric("batch_seconds", "gauge", "How long the last batches took.", times)
 

@@ -43,7 +43,7 @@ from spark_log.journal.storage.seen_log import is_set_back, seen_by
 from spark_log.metadata.restores import SeenLog, history_of
 from spark_log.metadata.set_backs import BEGINNING, Lineage, lineage_of
 from spark_log.metadata.state import GroupState
-from spark_log.model import TopicPartition
+from spark_log.model import OffsetAndMetadata, TopicPartition
 
 POLL_MS = 500
 """Longest wait of a task for records, and so for being stopped."""
@@ -71,6 +71,8 @@ class TaskCounts:
     restarts: int = 0
     lookup_records: int = 0
     """Records in its tables of lookups now."""
+    state_keys: int = 0
+    """Keys with a state that it has in memory now."""
     error: str = ""
     """The last error after which the task has joined the group again."""
 
@@ -78,7 +80,8 @@ class TaskCounts:
         """The sums, with the later error and the later tables."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in SUMMED}
         tables = later if later.batches else self  # a table may be empty by now
-        return TaskCounts(**sums, lookup_records=tables.lookup_records, error=later.error or self.error)
+        held = {name: getattr(tables, name) for name in ("lookup_records", "state_keys")}
+        return TaskCounts(**sums, **held, error=later.error or self.error)
 
 
 class Incarnation(NamedTuple):
@@ -299,6 +302,7 @@ class FlowTask:
                 bad_records=self._function.failed - failed,
                 batches=1,
                 lookup_records=self._function.lookup_records,
+                state_keys=0 if self._function.state is None else len(self._function.state),
             )
 
     def _commit_passed(self, consumer: Consumer) -> None:
@@ -325,7 +329,12 @@ class FlowTask:
         finally:
             uploader.close()
         named = () if by is None else ((self._options.name, by),)
-        self._producer.commit(began.version, [uploaded], [consumer.group_commit(ends)], by=named)
+        state = self._function.state
+        text = "" if state is None else state.position_text
+        positions = consumer.group_commit({tp: OffsetAndMetadata(offset, text) for tp, offset in ends.items()})
+        committed = self._producer.commit(began.version, [uploaded], [positions], by=named)
+        if state is not None:
+            state.applied(committed)
         self._committed.update(ends)
 
     def _rewind(self, consumer: Consumer, table: pa.Table) -> None:
@@ -359,6 +368,10 @@ class FlowTask:
             else:
                 self._committed[tp] = committed.offset
             consumer.seek(tp, self._new[tp] if committed is None else committed.offset)
+        if self._function.state is not None:
+            known = [offsets.get((state.names[tp.topic], tp.partition)) for tp in partitions]
+            self._function.state.begin([at.metadata for at in known if at is not None])
+            self._function.state.keep({tp.partition for tp in (*consumer.assignment(), *partitions)})
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Raises UnknownTopicOrPartition if it is because a topic was deleted."""

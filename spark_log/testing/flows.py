@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spark_log.client.log import connect
 from spark_log.flows.flow import BATCH_BYTES, start_flow
+from spark_log.flows.keyed_state import Keyed
 from spark_log.model import NewTopic
 
 TIMEOUT_S = 60.0
@@ -20,6 +21,7 @@ def make_flow_test(
     *,
     target: str | None = None,
     lookup: str | Sequence[str] = (),
+    state: Keyed | None = None,
     topics: Sequence[NewTopic] = (),
     bad_records: str = "fail",
     batch_bytes: int = BATCH_BYTES,
@@ -29,7 +31,7 @@ def make_flow_test(
 
     rows:    by source topic, records in any form that `log.append` takes.
     topics:  topics to create before, such as those with a schema; the others have one partition and no schema.
-    target, lookup, bad_records, batch_bytes:  as for `spark_log.flow`.
+    target, lookup, state, bad_records, batch_bytes:  as for `spark_log.flow`.
     timeout: in seconds.
     Raises the errors of the flow, such as FunctionFailed.
     """
@@ -48,6 +50,7 @@ def make_flow_test(
             function=function,
             target=target,
             lookup=lookups,
+            state=state,
             tasks=1,
             task_numbers=None,
             start="earliest",

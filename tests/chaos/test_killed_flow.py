@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,8 @@ WAIT_S = 120.0
 PARTITIONS = 4
 OUT = spark_log.TopicPartition("out", 0)
 
-# The output of a record is its place, so a record that was lost, doubled or reordered shows. Some batches are large.
+# The output of a record is its place, so a record that was lost, doubled or reordered shows. The state counts records by
+# key. Some batches are large.
 FLOW = """
 import sys
 import pyarrow as pa, pyarrow.compute as pc
@@ -29,12 +31,16 @@ import spark_log
 
 url, _, name = sys.argv[1:]
 
-def place(table):
+def place(table, counts):
     texts = [table[column].cast(pa.string()) for column in ("partition", "offset")]
-    return pa.table({"value": pc.binary_join_element_wise(*texts, "-")})
+    new = table.group_by("key").aggregate([([], "count_all")]).rename_columns(["key", "n"])
+    total = pa.concat_tables([new, counts]).group_by("key").aggregate([("n", "sum")]).rename_columns(["key", "n"])
+    return pa.table({"value": pc.binary_join_element_wise(*texts, "-")}), total
 
 print("ready", flush=True)
-flow = spark_log.flow(url, name="chaos", source="in", target="out", function=place, tasks=2, batch_bytes=2000)
+state = spark_log.keyed("counts", pa.schema([("n", pa.int64())]))
+settings = {"target": "out", "state": state, "tasks": 2, "batch_bytes": 2000}
+flow = spark_log.flow(url, name="chaos", source="in", function=place, **settings)
 flow.await_termination()
 """
 
@@ -49,7 +55,7 @@ log, rng = spark_log.connect(url), random.Random(name)
 while True:
     try:
         size = rng.choice([1, 1, 5, 100])
-        log.append("in", [{"key": f"{rng.random()}", "value": b"x" * rng.randrange(100)} for _ in range(size)])
+        log.append("in", [{"key": f"{rng.randrange(40)}", "value": b"x" * rng.randrange(100)} for _ in range(size)])
     except spark_log.errors.SparkLogError as error:
         print(error, flush=True)
     time.sleep(rng.random() * 0.1)
@@ -65,7 +71,9 @@ class Checker:
         self.ends = [0] * PARTITIONS
 
     def write(self, rng: random.Random) -> None:
-        rows = [{"key": f"{rng.random()}", "value": b"x" * rng.randrange(100)} for _ in range(rng.choice([1, 5, 200]))]
+        rows = [
+            {"key": f"{rng.randrange(40)}", "value": b"x" * rng.randrange(100)} for _ in range(rng.choice([1, 5, 200]))
+        ]
         for tp, offsets in self.log.append("in", rows).items():
             self.ends[tp.partition] = offsets.stop
 
@@ -91,11 +99,14 @@ class Checker:
         self.ends = [found[part] for part in parts]
 
     def check(self) -> None:
-        """Each record has its output once, and those of a partition are in order."""
+        """Each record has its output once, those of a partition are in order, and each record is counted once."""
         eventually(lambda: self.count() >= sum(self.ends), WAIT_S)
         places = self.places()
         for partition, end in enumerate(self.ends):
             assert [offset for one, offset in places if one == partition] == list(range(end)), f"partition {partition}"
+        counts = self.log.table("counts")
+        known = dict(zip(counts["key"].to_pylist(), counts["n"].to_pylist(), strict=True))
+        assert known == Counter(self.log.read("in")["key"].to_pylist())
 
 
 def ride(url: str, folder: Path, trouble: Callable[[Started, Started, random.Random], None], processes: int) -> None:

@@ -24,8 +24,8 @@ import pyarrow as pa, pyarrow.compute as pc
 def upper(table):
     return pa.table({"key": table["key"], "value": pc.ascii_upper(table["value"].cast(pa.string()))})
 
-def with_names(table, names):
-    return upper(table)
+def with_names(table, state, names):
+    return upper(table), pa.table({"key": [b"k"], "value": [b"seen"]})
 
 def fails(table):
     raise ValueError("no")
@@ -86,7 +86,8 @@ def test_a_flow_serves_its_metrics(tmp_path: Path, url: str) -> None:
     log = made(url)
     log.admin.create_topics([NewTopic("names", 1, {"cleanup.policy": "compact"})])
     log.append("names", [{"key": "k", "value": "n"}])
-    args = ["--name", "f", "--source", "in", "--target", "out", "--lookup", "names", "--metrics", "0"]
+    args = ["--name", "f", "--source", "in", "--target", "out", "--lookup", "names", "--state", "seen"]
+    args += ["--metrics", "0"]
     with flow(tmp_path, url, "app:with_names", *args) as process:
         assert process.stderr is not None
         address = next(line for line in process.stderr if line.startswith("metrics: ")).split()[1]
@@ -96,12 +97,13 @@ def test_a_flow_serves_its_metrics(tmp_path: Path, url: str) -> None:
     assert {name.removeprefix("pylog_flow_"): value for name, value in found.items()} == {
         "running": 1,
         "records_in_total": 1,
-        "records_out_total": 1,
+        "records_out_total": 2,
         "bad_records_total": 0,
         "batches_total": 1,
         "restarts_total": 0,
         "lag_records": 0,
         "lookup_records": 1,
+        "state_keys": 1,
     }
 
 

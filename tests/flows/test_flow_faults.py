@@ -301,6 +301,7 @@ def test_outputs_that_a_restore_has_lost_are_made_again(tmp_path: Path) -> None:
 def options(**more: Any) -> FlowOptions:
     given: dict[str, Any] = {
         "lookup": (),
+        "state": None,
         "tasks": 1,
         "task_numbers": None,
         "start": "earliest",

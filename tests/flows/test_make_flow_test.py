@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+import spark_log
 from spark_log import NewTopic
 from spark_log.errors import FunctionFailed
 from spark_log.testing.flows import make_flow_test
@@ -25,3 +26,17 @@ def test_outputs_are_returned_by_topic() -> None:
     assert set(found) == {"doubles", "bad"}
     with pytest.raises(FunctionFailed, match="a-0, offset 1: ValueError"):
         make_flow_test(doubled, rows, topics=topics)
+
+
+# Promise: test-your-jobs.md#a-flow
+def test_state_is_returned_as_its_topic() -> None:
+    """The last value of each key."""
+
+    def latest(table: pa.Table, state: pa.Table) -> tuple[None, pa.Table]:
+        known = dict(zip(state["key"].to_pylist(), state["value"].to_pylist(), strict=True))
+        known |= dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+        return None, pa.table({"key": list(known), "value": list(known.values())})
+
+    rows = {"in": [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]}
+    found = make_flow_test(latest, rows, state=spark_log.keyed("last"), batch_bytes=1)
+    assert found["last"]["value"].to_pylist()[-1] == b"2"

@@ -46,6 +46,7 @@ def test_a_task_waits_for_a_log_that_does_not_answer(tmp_path: Path) -> None:
         source="in",
         function=lambda table: table,
         lookup=(),
+        state=None,
         target="out",
         tasks=1,
         task_numbers=None,

@@ -16,9 +16,10 @@ from tests.spark.submitted import JOBS, QUIET
 APP = """
 import pyarrow as pa, pyarrow.compute as pc
 
-def upper(table, names):
+def upper(table, state, names):
     assert "key" in names.column_names
-    return pa.table({"key": table["key"], "value": pc.ascii_upper(table["value"].cast(pa.string()))})
+    out = pa.table({"key": table["key"], "value": pc.ascii_upper(table["value"].cast(pa.string()))})
+    return out, out
 """
 
 
@@ -34,7 +35,7 @@ def test_the_job_runs_a_flow_until_it_is_told_to_stop(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     confs = " ".join(f"--conf {name}={value}" for name, value in {**CONFS, **QUIET}.items())
     command = [sys.executable, str(JOBS / "flow.py"), "--url", log.url, "--function", "app:upper", "--name", "f"]
-    command += ["--source", "in", "--target", "out", "--lookup", "names", "--tasks", "2"]
+    command += ["--source", "in", "--target", "out", "--lookup", "names", "--state", "last", "--tasks", "2"]
     started = environment(PYSPARK_SUBMIT_ARGS=f"--master local[2] {confs} pyspark-shell")
     with subprocess.Popen(
         command, cwd=tmp_path, env=started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -47,7 +48,8 @@ def test_the_job_runs_a_flow_until_it_is_told_to_stop(tmp_path: Path) -> None:
             job.kill()
     assert job.returncode == 0, said
     summary = json.loads(out.splitlines()[-1])
-    assert (summary["state"], summary["records_in"], summary["records_out"], summary["lag"]) == ("stopped", 2, 2, 0)
+    assert (summary["state"], summary["records_in"], summary["records_out"], summary["lag"]) == ("stopped", 2, 4, 0)
     assert "flow f: " in said and "Traceback" not in said
-    assert sorted(log.read("out")["value"].to_pylist()) == [b"A", b"B"]
+    for topic in ("out", "last"):
+        assert sorted(log.read(topic)["value"].to_pylist()) == [b"A", b"B"]
     assert log.admin.describe_consumer_groups(["f"])["f"].state == "Empty"

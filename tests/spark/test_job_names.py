@@ -30,6 +30,7 @@ PLACES = {
     ("flow", "--source"): FLOW,
     ("flow", "--target"): (*FLOW, "--source", "in"),
     ("flow", "--lookup"): (*FLOW, "--source", "in"),
+    ("flow", "--state"): (*FLOW, "--source", "in"),
     ("mirror_pylog", "--topics"): (*MIRROR, "--source", "file:///other"),
     ("mirror_pylog", "--map"): (*MIRROR, "--source", "file:///other", "--topics", "t"),
     ("mirror_pylog", "--bad-records"): (*MIRROR, "--source", "file:///other", "--topics", "t"),

@@ -40,6 +40,7 @@ from spark_log.cli.commands.flow import LOOK_S, loaded, signalled
 from spark_log.flows.flow import BATCH_BYTES, Flow
 from spark_log.flows.flow_options import flow_options
 from spark_log.flows.flow_progress import FlowProgress
+from spark_log.flows.keyed_state import Keyed
 from spark_log.text import counted
 
 
@@ -54,6 +55,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--lookup", type=topic_names, default=(), metavar="TOPICS", help="compacted topics that it gets, too, as tables"
     )
+    parser.add_argument("--state", type=topic_name, metavar="TOPIC", help="a compacted topic for state by key")
     parser.add_argument("--tasks", type=int, default=1, metavar="N", help="tasks, each of which takes a core (1)")
     parser.add_argument("--start", default="earliest", metavar="POSITION", help="where the first start begins")
     parser.add_argument(
@@ -77,6 +79,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
         "function": loaded(args.function),
         "target": args.target,
         "lookup": args.lookup,
+        "state": None if args.state is None else Keyed(args.state),
         "tasks": args.tasks,
         "start": args.start,
         "bad_records": args.bad_records,

@@ -48,6 +48,13 @@ LOOK_S = 0.2
     help="A compacted topic whose latest records the function gets, too; repeatable.",
 )
 @click.option(
+    "--state",
+    "keyed",
+    metavar="TOPIC",
+    shell_complete=complete_topics,
+    help="A compacted topic for state by key, which the function gets and returns; it is created if needed.",
+)
+@click.option(
     "--tasks",
     type=click.IntRange(min=1),
     default=1,
@@ -86,6 +93,7 @@ def flow(
     include: re.Pattern[str] | None,
     target: str | None,
     lookups: tuple[str, ...],
+    keyed: str | None,
     tasks: int,
     numbers: tuple[int, ...],
     start: Position | None,
@@ -107,6 +115,7 @@ def flow(
     from spark_log.client.log import Log
     from spark_log.flows.flow import BATCH_BYTES, Flow
     from spark_log.flows.flow_options import flow_options
+    from spark_log.flows.keyed_state import Keyed
 
     options = flow_options(
         name=name,
@@ -114,6 +123,7 @@ def flow(
         function=loaded(function),
         target=target,
         lookup=lookups,
+        state=None if keyed is None else Keyed(keyed),
         tasks=tasks,
         task_numbers=numbers or None,
         start=format_position(start or Earliest()),

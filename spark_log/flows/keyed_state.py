@@ -1,0 +1,332 @@
+"""State by key of a flow: a compacted topic, whose latest records a task holds by partition.
+
+The state of a source partition's keys is in the partition of the same number.  A batch reads it from memory, and its
+changes are records of the batch's commit.  So the topic, the positions and the outputs agree in every version of the
+log, and a task that takes a partition over only has to read its latest records.
+
+Each committed position names the topic by its id (`position_text`).  So a flow whose state was deleted does not count
+on with an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_log.client.producer.topic_rules import TopicRows, TopicSpec, check_rules, topic_spec
+from spark_log.client.producer.typed_writes import rows_of
+from spark_log.client.reader.latest import scan_latest
+from spark_log.client.reader.scan_batches import scan_schema
+from spark_log.client.reader.typed import value_read
+from spark_log.client.topic_creation import auto_creates, create_topic, no_such_topic
+from spark_log.configs.settings import has_cleanup_policy
+from spark_log.errors import (
+    InvalidRecord,
+    InvalidRequest,
+    NotEnoughReplicas,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from spark_log.flows.keyed_rows import KeyedRows
+from spark_log.journal.journal import Journal
+from spark_log.metadata.commits.decide_commits import Committed
+from spark_log.metadata.erasures import erased_at
+from spark_log.metadata.renewed_ids import later_ids
+from spark_log.metadata.set_backs import Lineage, lineage_of
+from spark_log.metadata.state import State
+from spark_log.metadata.topics.schemas import schema_of
+from spark_log.model import NewTopic
+from spark_log.schema.names import RECORD_NAMES
+from spark_log.schema.topic_schema import as_schema
+from spark_log.segment.record_columns import Rows
+from spark_log.segment.schema import TOMBSTONE, data_names
+from spark_log.text import shown
+
+RECORD_COLUMNS = ("topic", "partition", "offset", "key", "timestamp", "headers")
+"""Columns of a table of a topic that are not of its values."""
+POSITION = "state "
+"""Begins the text of a position of a flow with state; the topic's id follows."""
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """State by key, as `spark_log.keyed` returns it."""
+
+    topic: str
+    schema: pa.Schema | None = None
+
+
+class _Stand(NamedTuple):
+    """What rows in memory were read from; the end of the partition is compared apart."""
+
+    topic_id: str
+    lineage: Lineage
+    start: int
+    erased: int
+    """The version of the last erasure from the topic."""
+    schema: int
+    """The version of the topic's schema."""
+
+
+class _Part(NamedTuple):
+    stand: _Stand
+    end: int
+    """Of the partition, behind the records that the rows have."""
+    rows: KeyedRows
+
+
+class KeyedState:
+    """The state of the partitions of one task.  Used by one thread."""
+
+    def __init__(self, journal: Journal, flow: str, source: str, keyed: Keyed) -> None:
+        self._journal = journal
+        self._flow = flow
+        self._source = source
+        self._keyed = keyed
+        self._topic_id = ""
+        self._parts: dict[int, _Part] = {}
+        self._staged: dict[int, KeyedRows] = {}
+        """Changes of the current batch, by partition."""
+
+    def __len__(self) -> int:
+        """The keys in memory that have a state."""
+        return sum(len(part.rows) for part in self._parts.values())
+
+    # ------------------------------------------------------------------------------------------------------- positions
+
+    @property
+    def position_text(self) -> str:
+        """The metadata of positions that are committed with the state."""
+        return POSITION + self._topic_id
+
+    def begin(self, texts: Iterable[str]) -> None:
+        """Begin with partitions, at positions with this metadata.  Creates the topic if there is no state yet.
+
+        Raises UnknownTopicOrPartition if the state that belongs to a position was deleted.
+        """
+        state = self._journal.require([self._keyed.topic])
+        topic_id = state.names.get(self._keyed.topic, "")
+        for text in texts:
+            named = text.removeprefix(POSITION)
+            if named != text and topic_id not in later_ids(named, state.version):
+                raise self._gone("was deleted")
+        if ensure_state(self._journal, self._flow, self._source, self._keyed):
+            self._topic_id = self._journal.require([self._keyed.topic]).names[self._keyed.topic]
+
+    def keep(self, partitions: Iterable[int]) -> None:
+        """Forget all other partitions."""
+        kept = set(partitions)
+        self._parts = {number: part for number, part in self._parts.items() if number in kept}
+
+    def _gone(self, how: str) -> UnknownTopicOrPartition:
+        return UnknownTopicOrPartition(
+            f"flow {self._flow!r}: topic {self._keyed.topic!r} {how}, and with it the state that belongs to the flow's "
+            f"positions. To compute it again, stop the flow, and then: pylog group seek {self._flow} --to earliest"
+        )
+
+    # ----------------------------------------------------------------------------------------------------------- reads
+
+    def of(self, partition: int, keys: pa.ChunkedArray) -> pa.Table:
+        """The state of the keys of a batch, with the changes of its earlier parts: a row for each key that has one."""
+        distinct = pc.unique(keys.drop_null())
+        return self._rows(partition).find(distinct)
+
+    def _rows(self, partition: int) -> KeyedRows:
+        staged = self._staged.get(partition)
+        return self._current(partition).rows if staged is None else staged
+
+    def _current(self, partition: int) -> _Part:
+        """The rows of a partition, restored unless the topic has nothing that they lack."""
+        state, part = self._journal.require([self._keyed.topic, self._source]), self._parts.get(partition)
+        stand, end = self._stand(state, partition)
+        # A state may be older than the last commit of this task; then its end is lower.
+        if part is None or part.stand != stand or part.end < end:
+            self._parts.pop(partition, None)
+            part = self._parts[partition] = self._restored(partition)
+        return part
+
+    def _stand(self, state: State, partition: int) -> tuple[_Stand, int]:
+        topic_id = state.names.get(self._keyed.topic)
+        if topic_id is None or topic_id not in later_ids(self._topic_id, state.version):
+            raise self._gone("was deleted while the flow was running")
+        check_partitions(state, self._flow, self._source, self._keyed)
+        part, schema = state.partitions[topic_id, partition], schema_of(state, topic_id)
+        version = 0 if schema is None else schema.version
+        return _Stand(topic_id, lineage_of(state), part.start, erased_at(state, topic_id), version), part.end
+
+    def _restored(self, partition: int) -> _Part:
+        """Read the latest records of a partition, in the newest state.
+
+        Raises NotEnoughReplicas as long as readers do not see all of them: positions may be behind those.
+        """
+        journal, topic = self._journal, self._keyed.topic
+        state = journal.refresh()
+        stand, end = self._stand(state, partition)
+        if state.partitions[stand.topic_id, partition].readable_end < end:
+            raise NotEnoughReplicas(
+                f"flow {self._flow!r}: the state in {topic}-{partition} is not on all in-sync replicas yet: waiting",
+                lacking={},
+            )
+        names = scan_schema(None, value_read(state, topic, None, None)).names
+        columns = ["key", *(name for name in names if name not in RECORD_COLUMNS)]
+        rows = scan_latest(journal, topic, [partition], "latest", columns, None).read_all()
+        return _Part(stand, end, KeyedRows.of(rows, journal.context.random()))
+
+    # ---------------------------------------------------------------------------------------------------------- writes
+
+    def stage(self, partition: int, keys: pa.ChunkedArray, new: pa.Table, now_ms: int) -> list[TopicRows]:
+        """New state of some keys of a batch, as records; later parts of the batch see it.  Returns the records.
+
+        keys:  of the batch.
+        Raises InvalidRecord.
+        """
+        part, spec = self._current(partition), topic_spec(self._journal.state, self._keyed.topic)
+        if spec.topic_id != part.stand.topic_id:
+            raise self._gone("was deleted while the flow was running")
+        found, count, rows = [], 0, self._rows(partition)
+        for records in _records(spec, new, now_ms):
+            batch = TopicRows.of(spec, Rows(records, pa.array(np.full(records.num_rows, partition, np.int64))))
+            check_rules(batch, now_ms, count)
+            rows = rows.changed(*_as_rows(records, rows.schema))
+            count += batch.num_rows
+            found.append(batch)
+        self._check_keys(found, keys)
+        self._staged[partition] = rows
+        return found
+
+    def _check_keys(self, found: list[TopicRows], keys: pa.ChunkedArray) -> None:
+        """Raises InvalidRecord for two rows of a key, and for a key that may belong to another task."""
+        if not found:
+            return
+        given = pa.chunked_array([batch.rows.records.column("key") for batch in found])
+        others = given.filter(pc.invert(pc.is_in(given, keys)))
+        if len(others):
+            raise InvalidRecord(
+                f"the function returned state of key {shown(others[0].as_py())}, which is not a key of its batch: write "
+                "the records to a topic by this key first, and have a flow with that source keep the state"
+            )
+        if pc.count_distinct(given).as_py() < len(given):
+            raise InvalidRecord("the function returned two rows of state with one key: expected one at most for a key")
+
+    def discard(self) -> None:
+        """The changes of the last batch were not committed."""
+        self._staged = {}
+
+    def applied(self, committed: Committed) -> None:
+        """The changes of the batch were committed."""
+        for partition, rows in self._staged.items():
+            part = self._parts.pop(partition)
+            span = committed.ranges.get((part.stand.topic_id, partition), range(0))
+            if span and span.start == part.end:
+                self._parts[partition] = part._replace(end=span.stop, rows=rows)
+            # Otherwise others have written to the topic: the partition is read again.
+        self._staged = {}
+
+
+def ensure_state(journal: Journal, flow: str, source: str, keyed: Keyed) -> bool:
+    """Create the topic of a state as soon as there is the source, with as many partitions.  False: there is none.
+
+    Raises InvalidRequest if the topic exists and cannot hold the state.
+    """
+    state = journal.require([source, keyed.topic])
+    if source not in state.names or keyed.topic not in state.names:
+        state = journal.refresh()
+    if source not in state.names:
+        return False
+    if keyed.topic not in state.names:
+        if not auto_creates(state):
+            raise no_such_topic(keyed.topic)
+        partitions = state.topics[state.names[source]].partitions
+        new = NewTopic(keyed.topic, partitions, {"cleanup.policy": "compact"}, schema=keyed.schema)
+        try:
+            create_topic(journal, new)
+        except TopicAlreadyExists:  # by another task
+            journal.refresh()
+        state = journal.require([source, keyed.topic])
+    _check_topic(state, flow, keyed)
+    check_partitions(state, flow, source, keyed)
+    return True
+
+
+def _check_topic(state: State, flow: str, keyed: Keyed) -> None:
+    topic_id = state.names[keyed.topic]
+    configs = state.topics[topic_id].configs
+    if not has_cleanup_policy(configs, "compact") or has_cleanup_policy(configs, "delete"):
+        raise InvalidRequest(
+            f"flow {flow!r}: state: topic {keyed.topic!r} must only be compacted, or state gets lost or is kept for ever: "
+            f"pylog topic alter {keyed.topic} -c cleanup.policy=compact"
+        )
+    known = schema_of(state, topic_id)
+    if keyed.schema is not None and (known is None or not as_schema(keyed.schema).equals(known.columns)):
+        has = "no schema" if known is None else f"the schema {', '.join(map(str, known.columns))}"
+        raise InvalidRequest(
+            f"flow {flow!r}: state: topic {keyed.topic!r} exists and has {has}: leave the schema out, or choose another "
+            "topic"
+        )
+
+
+def check_partitions(state: State, flow: str, source: str, keyed: Keyed) -> None:
+    """Raises InvalidRequest unless the source and the topic of its state have as many partitions."""
+    topics = [state.topics[state.names[name]] for name in (source, keyed.topic) if name in state.names]
+    if len({topic.partitions for topic in topics}) > 1:
+        raise InvalidRequest(
+            f"flow {flow!r}: source topic {source!r} has {topics[0].partitions} partitions, and topic {keyed.topic!r} with "
+            f"its state has {topics[1].partitions}: keys and their state are in different ones. Start a flow with another "
+            "name and another state topic, which reads the source from its first record"
+        )
+
+
+def _records(spec: TopicSpec, new: pa.Table, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """New state in the form of records; a row of nulls is a tombstone."""
+    for frame in _without_values(new, spec):
+        for rows in rows_of(spec, frame, now_ms * 1000):
+            yield rows.records
+
+
+def _without_values(new: pa.Table, spec: TopicSpec) -> Iterator[pa.Table]:
+    """The rows with a value, and the others, which a typed topic takes apart."""
+    names = [name for name in new.column_names if name not in RECORD_NAMES]
+    if spec.schema is None or "key" not in new.column_names or not names:
+        yield new
+        return
+    deleted = np.logical_and.reduce([_is_null(new.column(name)) for name in names])
+    if not deleted.all():
+        yield new.filter(pa.array(~deleted))
+    if deleted.any():
+        keys = new.column("key").filter(pa.array(deleted))
+        yield pa.table({"key": keys, "value": pa.nulls(len(keys))})
+
+
+def _as_rows(records: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.Table, Mask]:
+    """Records as rows of the state, and which are deletions."""
+    names = data_names(records.schema.names)
+    deleted = (
+        records.column(TOMBSTONE.name).to_numpy(zero_copy_only=False)
+        if TOMBSTONE.name in records.schema.names
+        else (_is_null(records.column("value")))
+    )
+    columns = [records.column(name) for name in ("key", *(names or ["value"]))]
+    table = pa.table([column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+    return table, deleted
+
+
+def _is_null(column: pa.Array | pa.ChunkedArray) -> Mask:
+    found: Mask = np.asarray(column.is_null())
+    return found
+
+
+def by_partition(table: pa.Table) -> Mapping[int, pa.Table]:
+    """A polled table, each batch of which is of one partition, by partition, in the order of its records."""
+    found: dict[int, list[pa.RecordBatch]] = {}
+    for batch in table.to_batches():
+        if batch.num_rows:
+            found.setdefault(batch.column("partition")[0].as_py(), []).append(batch)
+    return {number: pa.Table.from_batches(batches) for number, batches in found.items()}
