@@ -24,7 +24,7 @@ NONE = -1
 
 class _Run(NamedTuple):
     hashes: Hashes
-    """Of different keys, in ascending order of their first halves."""
+    """The keys' hashes, all different, in ascending order of their first halves."""
     rows: pa.Table
     """In the same order."""
     deleted: Mask

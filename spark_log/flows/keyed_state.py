@@ -65,7 +65,7 @@ class Keyed:
 
 
 class _Stand(NamedTuple):
-    """What rows in memory were read from; the end of the partition is compared apart."""
+    """The partition of which rows in memory are, when they were read; its end is compared apart."""
 
     topic_id: str
     lineage: Lineage
@@ -79,7 +79,7 @@ class _Stand(NamedTuple):
 class _Part(NamedTuple):
     stand: _Stand
     end: int
-    """Of the partition, behind the records that the rows have."""
+    """The end of the partition, behind the records that the rows have."""
     rows: KeyedRows
 
 

@@ -22,8 +22,8 @@ WAIT_S = 120.0
 PARTITIONS = 4
 OUT = spark_log.TopicPartition("out", 0)
 
-# The output of a record is its place, so a record that was lost, doubled or reordered shows. The state counts records by
-# key. Some batches are large.
+# The output of a record is its place, so a record that was lost, doubled or reordered shows. The state counts records
+# by key. Some batches are large.
 FLOW = """
 import sys
 import pyarrow as pa, pyarrow.compute as pc
