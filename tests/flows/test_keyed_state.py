@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from spark_log.testing.stores import Faults, FaultyStore
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
@@ -22,7 +23,6 @@ from spark_log.flows.flow_options import flow_options
 from spark_log.journal.journal import Journal
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Faults, FaultyStore
 from tests.processes import eventually
 from tests.restored import copy_of, restored
 
