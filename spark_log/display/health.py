@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 3
 """Objects that a check names."""
+ROOT_ANSWER_S = 2.0
+"""How long the roots of all brokers may take to answer."""
 LATE = 10
 """A checkpoint is late after this many intervals."""
 
@@ -133,10 +135,25 @@ def _brokers(log: Log) -> list[Check]:
     from spark_log.replication.root_space import free_where_behind
 
     state = log.journal.state
-    found = [Check(*finding) for finding in broker_findings(state, free_where_behind(log.journal.roots, state))]
+    free, silent = free_where_behind(log.journal.roots, state), _silent(log)
+    found = [Check(*finding) for finding in broker_findings(state, free, silent)]
     quorum, served = quorum_to_erase(log.journal, state), log.journal.metadata_log.is_served
     problems = problems_of(state, log.journal.context.clock.now_ms(), quorum, served=served)
     return [*found, *(Check(what, False, says) for what, says in problems)]
+
+
+def _silent(log: Log) -> dict[int, bool]:
+    """The active brokers whose roots do not answer here.  A defect, unless a coordinator checks the roots, or this
+    process has no access."""
+    from spark_log.client.admin.answering_roots import RootAnswers
+    from spark_log.metadata.replicas.replicas import is_active
+
+    journal = log.journal
+    active = {broker for broker in journal.state.brokers if is_active(journal.state, broker)}
+    answers = RootAnswers(journal)
+    is_checked = journal.metadata_log.is_served or bool(journal.state.coordinator.address)
+    silent = active - answers.among(active, ROOT_ANSWER_S)
+    return {broker: not (is_checked or answers.was_denied(broker)) for broker in silent}
 
 
 def _set_aside(log: Log) -> list[Check]:

@@ -27,14 +27,21 @@ class Finding(NamedTuple):
     says: str
 
 
-def broker_findings(state: State, free: Mapping[int, int] | None = None) -> list[Finding]:
+def broker_findings(
+    state: State, free: Mapping[int, int] | None = None, silent: Mapping[int, bool] | None = None
+) -> list[Finding]:
     """One for each broker, and one for the partitions; none for a log without brokers.
 
-    free:  by broker, the free bytes of its disk, as far as they are known.
+    free:    by broker, the free bytes of its disk, as far as they are known.
+    silent:  the active brokers whose roots do not answer on this machine, and whether that is a defect: another machine
+             may check them, and this one have no access.
     """
     if not state.brokers:
         return []
-    brokers = [_broker(state, broker, (free or {}).get(broker)) for broker in sorted({OWN_BROKER, *state.brokers})]
+    free, silent = free or {}, silent or {}
+    brokers = [
+        _broker(state, one, free.get(one), is_defect=silent.get(one)) for one in sorted({OWN_BROKER, *state.brokers})
+    ]
     return [*brokers, _partitions(state), *_lost(state), *_objects(state)]
 
 
@@ -153,7 +160,8 @@ def _helps(state: State, broker: int, uses: _Uses) -> list[str]:
     return helps
 
 
-def _broker(state: State, broker: int, free: int | None = None) -> Finding:
+def _broker(state: State, broker: int, free: int | None, *, is_defect: bool | None) -> Finding:
+    """is_defect:  None: its root answers."""
     what, lag = f"broker {broker}", lag_of(state, broker)
     known = state.brokers.get(broker)
     if known is not None and known.fenced:
@@ -178,9 +186,11 @@ def _broker(state: State, broker: int, free: int | None = None) -> Finding:
             cure = f"its disk has only {free:,} bytes left: free space there"
         return Finding(what, False, f"lacks {counted(lag.objects, 'object')} ({lag.bytes:,} bytes): {cure}")
     newest = known is not None and known.keep_ms
-    return Finding(
-        what, True, "has the newest objects of its partitions" if newest else "has all objects of its partitions"
-    )
+    has = f"has {'the newest' if newest else 'all'} objects of its partitions"
+    if is_defect is None:
+        return Finding(what, True, has)
+    says = f"{'' if is_defect else 'warning: '}its root does not answer on this machine; by the metadata, it {has}"
+    return Finding(what, not is_defect, f"{says}: bring its disk or bucket back" if is_defect else says)
 
 
 def _partitions(state: State) -> Finding:

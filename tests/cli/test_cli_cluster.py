@@ -100,6 +100,26 @@ def test_a_full_disk_is_not_healthy(mount: Callable[[str], Path]) -> None:
     assert pylog.json("cluster", "health")["healthy"]
 
 
+# Promise: replicas.md#when-a-disk-fails
+def test_a_broker_whose_storage_is_away_is_not_healthy(services: Services, tmp_path: Path) -> None:
+    """Nobody has fenced it yet.  A coordinator checks the roots itself, so its clients get a warning: they may have no
+    access to a root."""
+    pylog = Pylog(str(tmp_path / "log"))
+    pylog.ok("topic", "create", "t")
+    pylog.ok("broker", "add", "1", "--root", str(tmp_path / "disk1"))
+    assert "has all objects of its partitions" in pylog.ok("cluster", "health")
+    (tmp_path / "disk1").rename(tmp_path / "away")
+    failed = pylog.run("cluster", "health")
+    assert failed.exit_code == 1 and "not healthy: broker 1" in failed.stderr
+    assert "its root does not answer on this machine; by the metadata, it has all objects" in failed.stdout
+    running = services.start(tmp_path / "log")
+    said = Pylog(f"pylog://{running.coordinator.address}").run("cluster", "health").stdout
+    assert "warning: its root does not answer on this machine" in said
+    (tmp_path / "away").rename(tmp_path / "disk1")
+    assert "warning" not in pylog.ok("cluster", "health")
+    services.stop_all()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_log_that_this_user_cannot_write_is_not_healthy() -> None:
     """A user who is only to read gives --read-only."""
