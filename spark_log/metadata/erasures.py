@@ -71,16 +71,20 @@ def roots_of(state: State) -> tuple[Root, ...]:
 
 
 def replay_erased(state: State, record: r.ErasedRecord) -> State | None:
-    """The roots are those of now.  A complete erasure also ends the incomplete ones of its topic before it."""
+    """The roots are those of now.  The end of an erasure replaces its beginning.  A complete one also ends the
+    incomplete ones of its topic that were recorded before it began."""
     topic = state.topics.get(record.topic_id)
     if topic is None:
         return None
     known = state.erasures.get(record.topic_id)
     before = () if known is None else known.unfinished
     if not record.incomplete:
-        before = tuple(one for one in before if not one.incomplete)
+        began = next((one.version for one in before if one.running and one.running == record.ends), state.version)
+        before = tuple(one for one in before if not one.incomplete or one.version > began)
+    if record.ends:
+        before = tuple(one for one in before if one.running != record.ends)
     roots = (*roots_of(state), *([METADATA] if record.topic_id in state.schemas else []))
-    new = OpenErasure(state.version, state.time, roots, record.incomplete)
+    new = OpenErasure(state.version, state.time, roots, record.incomplete, record.begins)
     row = ErasedTopic(topic.name, state.version, (*before, new), state.time)
     return replace(state, erasures=state.erasures.set(record.topic_id, row))
 

@@ -503,11 +503,15 @@ class ResetReplicasRecord(Record, frozen=True, kw_only=True, tag="reset_replicas
 
 
 class ErasedRecord(Record, frozen=True, kw_only=True, tag="erased"):
-    """The end of an erasure: reads of the topic that were planned before are planned again."""
+    """The beginning or the end of an erasure: reads of the topic that were planned before are planned again."""
 
     topic_id: Text
     incomplete: bool = False
-    """It had problems, so records may be left."""
+    """It has begun, or had problems, so records may be left."""
+    begins: Text = ""
+    """At its beginning: a random name of it.  Empty: it has ended."""
+    ends: Text = ""
+    """At its end: its name; empty: its beginning was not recorded."""
 
 
 class WipedRecord(Record, frozen=True, kw_only=True, tag="wiped"):

@@ -271,13 +271,15 @@ class OpenErasure(NamedTuple):
     """An erasure of which copies may be left on some roots."""
 
     version: int
-    """The version at its end: what it has removed was dropped at or below it."""
+    """The version at its end: what it has removed was dropped at or below it.  Until then: at its beginning."""
     time: int
     """The log's time at that version."""
     roots: tuple[tuple[int, str], ...]
     """(broker, directory) of the roots whose copies maintenance has not deleted; broker 0 has no directory."""
     incomplete: bool = False
-    """It had problems, so records may be left, too."""
+    """It has not ended, or had problems, so records may be left, too."""
+    running: str = ""
+    """A random name of an erasure that has not ended: its process may be gone.  Empty: it has ended."""
 
 
 class ErasedTopic(NamedTuple):

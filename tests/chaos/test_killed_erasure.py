@@ -49,9 +49,11 @@ PARTITIONS = 3
 
 # Promise: tasks/erase.md#interrupted
 def test_an_erasure_that_is_killed_is_completed_by_the_next(tmp_path: Path) -> None:
-    """Before and after each of its first writes: segments, and one swap after another."""
+    """Before and after each of its first writes: its beginning, segments, and one swap after another.  It is listed
+    until then.
+    """
     log = spark_log.connect(str(tmp_path), durability="os")
-    arguments = [(number, when) for number in range(1, 6) for when in ("before", "after")]
+    arguments = [(number, when) for number in range(1, 7) for when in ("before", "after")]
     for number, when in arguments:
         log.create_topic(spark_log.NewTopic("t", PARTITIONS, {"compression.type": "none"}))
         for partition in range(PARTITIONS):
@@ -62,7 +64,10 @@ def test_an_erasure_that_is_killed_is_completed_by_the_next(tmp_path: Path) -> N
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
         some = log.read("t").column("key").to_pylist()
         assert sorted(key for key in some if key != ERASED) == sorted([b"1", b"2", b"4", b"5"] * PARTITIONS)
+        (listed,) = [one for one in log.admin.list_erasures() if one.topic_id == log.journal.state.names["t"]]
+        assert listed.running and "run the erasure again" in next(listed.problems(0))
         assert log.admin.erase_records("t", [ERASED]).records == some.count(ERASED)
+        assert not any(one.running or one.incomplete for one in log.admin.list_erasures())
         assert ERASED not in log.read("t").column("key").to_pylist()
         assert verify(log, deep=True) == []
         log.admin.delete_topics(["t"])

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log.metadata.commands import Report
+from spark_log.metadata.records import ErasedRecord
 from spark_log.server.tokens import parse_tokens
 from tests.cli.commands import Pylog
 from tests.services import Services
@@ -126,6 +128,20 @@ def test_erasures_that_are_not_done_are_listed(pylog: Pylog, tmp_path: Path) -> 
     assert directory in pylog.ok("topic", "erase", "orders", "--key", "none", "--yes")
     pylog.ok("broker", "forget-root", directory, "--yes")
     assert directory not in pylog.ok("topic", "erasures")
+
+
+# Promise: tasks/erase.md#interrupted
+def test_an_erasure_whose_process_was_killed_is_named(pylog: Pylog) -> None:
+    """By the list, `verify` and `cluster health`, each with the way to end it."""
+    with spark_log.connect(pylog.url) as log:
+        topic_id = log.journal.refresh().names["orders"]
+        begins = ErasedRecord(topic_id=topic_id, incomplete=True, begins="killed")
+        log.journal.propose(Report.of(log.journal.state, begins), maintenance=False)
+    for command in (("topic", "erasures"), ("verify",), ("cluster", "health")):
+        found = pylog.run(*command)
+        assert found.exit_code == 1 and "it has begun and not ended: if no process runs it any more" in found.stdout
+    pylog.ok("topic", "erase", "orders", "--key", "a", "--yes")
+    assert "not ended" not in pylog.ok("topic", "erasures") + pylog.ok("verify") + pylog.ok("cluster", "health")
 
 
 def test_a_fenced_root_is_named_before_and_after(pylog: Pylog, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -497,7 +498,7 @@ def test_a_log_in_a_bucket(s3: Callable[[], Bucket]) -> None:
 
 # Promise: tasks/erase.md#who-may-do-it
 def test_a_coordinator_requires_the_role_admin(tmp_path: Path) -> None:
-    """This process reads and writes the objects; the coordinator decides the swap, and audits it."""
+    """This process reads and writes the objects; the coordinator decides its reports and swaps, and audits them."""
     tokens = parse_tokens({"ops": "admin operations-token-1", "app": "write application-token-1"})
     audit, services = tmp_path / "audit.log", Services()
     open_audit(str(audit))
@@ -517,6 +518,9 @@ def test_a_coordinator_requires_the_role_admin(tmp_path: Path) -> None:
     finally:
         services.close()
         close_audit()
-    changes = [line for line in audit.read_text().splitlines() if '"change": "swap"' in line]
-    assert ['"outcome": "refused"' in line for line in changes] == [True, False]
-    assert '"principal": "ops"' in changes[1]
+    changes = [
+        (one["change"], one["principal"], one["outcome"] == "refused")
+        for one in map(json.loads, audit.read_text().splitlines())
+        if one.get("change") in ("report", "swap")
+    ]
+    assert changes == [("report", "app", True), *((one, "ops", False) for one in ("report", "swap", "report"))]

@@ -126,8 +126,9 @@ def erasures(session: CommandSession) -> None:
 
 def listing_text(listing: ErasureListing) -> str:
     """An erasure that is not done, for people."""
-    ended, gone_by = format_timestamp_ms(listing.time_ms), format_timestamp_ms(listing.gone_by_ms)
-    title = f"{listing.topic}: ended {ended}, not done; maintenance deletes the copies that it reaches by {gone_by}"
+    at, gone_by = format_timestamp_ms(listing.time_ms), format_timestamp_ms(listing.gone_by_ms)
+    title = f"{listing.topic}: {'began' if listing.running else 'ended'} {at}, not done; "
+    title += f"maintenance deletes the copies that it reaches by {gone_by}"
     lines = [title, *(f"  {one}" for one in listing.waits_for)]
     return "\n".join([*lines, f"  {listing.left}"] if listing.incomplete else lines)
 

@@ -118,21 +118,25 @@ def erase_records(
         failures=Failures(journal.metadata.url),
         progress=progress,
     )
+    name = journal.context.unique()
+    if not dry_run:
+        _note(journal, began, ErasedRecord(topic_id=topic_id, incomplete=True, begins=name))
     try:
         state, erased, problems = _erased(journal, erasing, spread, dry_run=dry_run)
     except ConcurrentChange:
         if not dry_run:
-            _note_end(journal, began, topic_id, incomplete=True)
+            _note(journal, began, ErasedRecord(topic_id=topic_id, incomplete=True, ends=name))
         raise
     if not dry_run:
-        _note_end(journal, began, topic_id, incomplete=bool(problems))
+        _note(journal, began, ErasedRecord(topic_id=topic_id, incomplete=bool(problems), ends=name))
         erasing.check(state := journal.refresh())
     unreached = tuple(_unreached(journal, state).values())
     return _report(state, erasing, erased, problems, unreached, None if dry_run else journal.context.clock.now_ms())
 
 
-def _note_end(journal: Journal, began: State, topic_id: str, *, incomplete: bool) -> None:
-    journal.propose(Report.of(began, ErasedRecord(topic_id=topic_id, incomplete=incomplete)))
+def _note(journal: Journal, began: State, record: ErasedRecord) -> None:
+    """Record the beginning, so that an erasure whose process is killed is listed, or the end."""
+    journal.propose(Report.of(began, record))
 
 
 def _erased(

@@ -29,9 +29,9 @@ class ErasureListing:
     topic: str
     topic_id: str
     version: int
-    """The version of the log at which it ended."""
+    """The version of the log at which it ended, or began if it has not ended."""
     time_ms: int
-    """When it ended."""
+    """When it ended, or began."""
     gone_by_ms: int
     """Maintenance deletes the last copy on the roots that it reaches by this time."""
     waits_for: tuple[str, ...]
@@ -39,13 +39,20 @@ class ErasureListing:
     unreached: tuple[str, ...]
     """The roots of `waits_for` that maintenance cannot reach."""
     incomplete: bool
-    """It had problems, so records may be left: run it again."""
+    """It had problems or has not ended, so records may be left: run it again."""
+    running: bool
+    """It has not ended: a process runs it, or was killed."""
     served: bool = False
     """A coordinator has the metadata: its own maintenance deletes what that has, and no client can."""
 
     @property
     def left(self) -> str:
         """A sentence about an incomplete erasure: records may be left."""
+        if self.running:
+            return (
+                "it has begun and not ended: if no process runs it any more, run the erasure again with the same keys, "
+                "which erases the rest"
+            )
         when = (
             ", when the roots that cannot be reached are back"
             if self.unreached
@@ -107,6 +114,7 @@ def _listing(state: State, topic_id: str, one: OpenErasure, quorum: QuorumInfo |
         waits_for=tuple(chain.from_iterable(waits_for.values())),
         unreached=(*unreached.values(), *silent),
         incomplete=one.incomplete,
+        running=bool(one.running),
     )
 
 

@@ -125,7 +125,7 @@ STATE = State(
     restores=(Restore("h", 1, 2, ((OLD, (3,)),)),),
     schemas=Map({OLD: TopicSchemas(("json",), (2,)), "deleted": TopicSchemas(("json",), (2,))}),
     lost=Map({(OLD, 0): (LostRange(1, 2, 3),)}),
-    erasures=Map({OLD: ErasedTopic("t", 8, (OpenErasure(8, 9, ((0, ""), (1, "d")), True),), 9)}),
+    erasures=Map({OLD: ErasedTopic("t", 8, (OpenErasure(8, 9, ((0, ""), (1, "d")), True, "e"),), 9)}),
     former_roots=Map({"d": FormerRoot(3, "/disks/3", 3, True)}),
     line=("b1", "b2"),
     strays=(7,),
@@ -151,7 +151,7 @@ RENEWED: dict[str, object] = {
     "line": (),
     "strays": (),
     "features": Map(SUPPORTED),
-    "erasures": Map({NEW: ErasedTopic("t", 8, (OpenErasure(VERSION, 9, ((0, ""), (1, "d")), True),), 9)}),
+    "erasures": Map({NEW: ErasedTopic("t", 8, (OpenErasure(VERSION, 9, ((0, ""), (1, "d")), True, "e"),), 9)}),
 }
 """Fields that do not stay as they are, and what they become."""
 

@@ -185,7 +185,7 @@ def full_state() -> State:
         reassignments=Map({("id-1", 0): Reassignment(0, (0,), (0, 2), 8, 5, 1, late=9)}),
         copies=Map({3: Copies(1, (0, 1), 1, 1000), 5: Copies(2, (), 1, 700, True)}),
         copies_made=7,
-        erasures=Map({"id-1": s.ErasedTopic("t", 8, (s.OpenErasure(8, 9, ((0, ""), (1, "d")), True),), 9)}),
+        erasures=Map({"id-1": s.ErasedTopic("t", 8, (s.OpenErasure(8, 9, ((0, ""), (1, "d")), True, "e"),), 9)}),
         former_roots=Map({"8c0e9a1b3d4e6f73": s.FormerRoot(3, "/disks/3", 3, True)}),
         restores=(s.Restore("0a1b2c3d4e5f6071", 3, 2, (("id-1", (4, 0)),)),),
         schemas=Map({"id-1": s.TopicSchemas(('{"type":"struct","fields":[]}',), (0, 7))}),

@@ -71,7 +71,7 @@ record = st.one_of(
     st.builds(r.ListDroppedRecord, upload_epoch=number, object=text),
     st.builds(r.CleanedRecord, partitions=st.tuples(st.builds(r.Cleaned, text, number, number))),
     st.builds(r.FenceRecord, upto=number),
-    st.builds(r.ErasedRecord, topic_id=text, incomplete=st.booleans()),
+    st.builds(r.ErasedRecord, topic_id=text, incomplete=st.booleans(), begins=text, ends=text),
     st.builds(r.WipedRecord, broker=number, directory=text, upto=number),
     st.builds(r.FormerRootRecord, url=text, directory=text),
     st.builds(r.ExpireProducersRecord, producers=st.tuples(text)),

@@ -117,6 +117,22 @@ def test_a_complete_erasure_ends_the_incomplete_ones_of_its_topic() -> None:
     assert [one.incomplete for one in log.state.erasures[other].unfinished] == [True]
 
 
+def test_the_end_of_an_erasure_replaces_its_beginning() -> None:
+    """One that was killed is listed until a later one is complete, and one that began later meanwhile stays."""
+    log = History()
+    topic = log.create()
+
+    def note(*, incomplete: bool = True, begins: str = "", ends: str = "") -> list[tuple[str, bool]]:
+        log.do(Report(record=ErasedRecord(topic_id=topic, incomplete=incomplete, begins=begins, ends=ends)))
+        return [(one.running, one.incomplete) for one in log.state.erasures[topic].unfinished]
+
+    assert note(begins="killed") == [("killed", True)]
+    assert note(begins="first") == [("killed", True), ("first", True)]
+    assert note(begins="second") == [("killed", True), ("first", True), ("second", True)]
+    assert note(incomplete=False, ends="first") == [("second", True), ("", False)]
+    assert note(ends="second") == [("", False), ("", True)]
+
+
 def test_the_roots_of_removed_replaced_and_forgotten_brokers_are_known_until_somebody_says_that_they_are_empty() -> (
     None
 ):
