@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 
 SAMPLES_MAX = 240
+KEPT_MS = 3_600_000
+"""Older samples are dropped, also if there are few."""
 SERIES_MAX = 500
 RATE_MS = 120_000
 """A rate is that of the last samples within this time."""
@@ -32,7 +35,22 @@ class History:
                 times, numbers = self._series.setdefault(name, (array("q"), array("q")))
                 times.append(now_ms)
                 numbers.append(value)
-                del times[: -self._samples_max], numbers[: -self._samples_max]
+                surplus = max(len(times) - self._samples_max, bisect_left(times, now_ms - KEPT_MS))
+                del times[:surplus], numbers[:surplus]
+
+    def samples(self) -> dict[str, tuple[array[int], array[int]]]:
+        """A copy of all samples: times and values, by name."""
+        with self._lock:
+            return {name: (times[:], numbers[:]) for name, (times, numbers) in self._series.items()}
+
+    def restore(self, found: Mapping[str, tuple[Sequence[int], Sequence[int]]], since_ms: int, until_ms: int) -> None:
+        """Put samples of before in front, of a time range.  Raises OverflowError for what is not a time or a number."""
+        with self._lock:
+            for name, (times, numbers) in sorted(found.items())[: self._series_max]:
+                rows = [row for row in zip(times, numbers, strict=True) if since_ms <= row[0] <= until_ms]
+                if rows and name not in self._series and rows == sorted(rows, key=lambda row: row[0]):
+                    kept = rows[-self._samples_max :]
+                    self._series[name] = array("q", [row[0] for row in kept]), array("q", [row[1] for row in kept])
 
     def of(self, name: str, most: int = SAMPLES_MAX) -> list[tuple[int, int]]:
         """(milliseconds since 1970, number), oldest first; every n-th if there are more than `most`."""

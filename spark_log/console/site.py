@@ -6,12 +6,14 @@ at most.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +26,7 @@ from spark_log.client.reader.plan import chunks
 from spark_log.console import records
 from spark_log.console.filters import Query, parse_field
 from spark_log.console.history import History
+from spark_log.console.history_file import HistoryFile
 from spark_log.display.cluster import info_fields
 from spark_log.display.groups import group_parts, listed_group
 from spark_log.display.health import log_checks
@@ -55,6 +58,8 @@ POINTS_MAX = 60
 """Samples of a small picture."""
 SAMPLE_S = 15.0
 """How often the ends of topics and the lags of groups are sampled."""
+SAVED_EACH = 4
+"""After so many samples they are saved."""
 SAMPLED_MAX = 20_000
 """Partitions and positions that a sample visits."""
 
@@ -98,21 +103,26 @@ class Site:
         open_log: Callable[[], Log],
         views: Views | None = None,
         maintenance: Callable[[], tuple[int, MaintainReport] | None] = lambda: None,
+        folder: Path | None = None,
     ) -> None:
         """
         open_log:  called once, at the first request.
         views:     the live groups of the coordinator in this process; None: it is asked over the network.
         maintenance:  the last maintenance of this process.
+        folder:    where samples are kept for the next process; None: nowhere.
         """
         self._open_log = open_log
         self._views = views
         self._maintenance = maintenance
+        self._folder = folder
         self._lock = threading.Lock()
         self._log: Log | None = None
         self._kept: OrderedDict[Any, tuple[float, bytes]] = OrderedDict()
         self.ends = History()
         self.lags = History()
         self.total = History()
+        self._histories = {"ends": self.ends, "lags": self.lags, "total": self.total}
+        self._file: HistoryFile | None = None
         self._closed = threading.Event()
         self._views_of_state = {
             "me": self._me,
@@ -167,18 +177,26 @@ class Site:
         with self._lock:
             if self._log is None:
                 self._log = self._open_log()
+                if self._folder is not None:
+                    self._file = HistoryFile(self._folder, self._log.cluster_id)
+                    self._file.load(self._histories, self._log.journal.context.clock.now_ms())
                 threading.Thread(target=self._sample, args=(self._log,), name="pylog-console", daemon=True).start()
             return self._log
 
     def close(self) -> None:
         self._closed.set()
+        if self._file is not None:
+            self._file.save(self._histories)
 
     # --------------------------------------------------------------------------------------------------------- history
 
     def _sample(self, log: Log) -> None:
-        while True:
+        clock = log.journal.context.clock
+        for number in itertools.count(1):
             try:
-                self.note(log.journal.refresh(), log.journal.context.clock.now_ms())
+                self.note(log.journal.refresh(), clock.now_ms())
+                if self._file is not None and number % SAVED_EACH == 0:
+                    self._file.save(self._histories)
             except Exception as error:  # noqa: BLE001  the storage may be unreachable for a while
                 logger.debug("no sample was taken: %s", error)
             if self._closed.wait(SAMPLE_S):

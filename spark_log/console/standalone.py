@@ -12,6 +12,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from spark_log.client.log import Log
+from spark_log.console.history_file import state_folder
 from spark_log.console.http_routes import Answers, ConsoleRoutes
 from spark_log.console.local_port import METRICS, LocalPort, MetricsPage
 from spark_log.console.site import Site
@@ -57,7 +58,7 @@ async def serve_console(log: Log, listen: str, token: str, say: Callable[[str], 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    console = Standalone(Site(lambda: log), token, EmbeddedMetrics(log).text)
+    console = Standalone(Site(lambda: log, folder=state_folder()), token, EmbeddedMetrics(log).text)
     address = await console.start(listen)
     say(f"http://{address}/console/#token={token}")
     await stopping.wait()

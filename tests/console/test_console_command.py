@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -19,7 +20,8 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
     with spark_log.connect(url, durability="os") as log:
         log.append("orders", [{"value": "x"}])
     command = [sys.executable, "-m", "spark_log.cli", "console", "-u", url, "--listen", "0"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         address, _, token = process.stdout.readline().strip().partition("#token=")
         try:
@@ -29,3 +31,4 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
         finally:
             process.terminate()
         assert process.wait(30) == 0
+    assert len(list((tmp_path / "state" / "pylog" / "console").glob("*.samples"))) == 1

@@ -210,6 +210,7 @@ NUMBERS = {
         f"{mib(constant(CONSOLE_RECORDS, 'WHOLE_BYTES'))}",
         f"samples of {constant(CONSOLE, 'SAMPLE_S'):g} seconds",
         {3600.0: "of the last hour"}[constant(CONSOLE, "SAMPLE_S") * constant(CONSOLE_HISTORY, "SAMPLES_MAX")],
+        f"file of at most {mib(constant('spark_log/console/history_file.py', 'FILE_BYTES_MAX'))} for each log",
         f"has {constant(CONSOLE_ROUTES, 'THREADS')} threads for answers from memory, and "
         f"{constant(CONSOLE_ROUTES, 'THREADS')} for",
         f"at most {mib(constant(CONSOLE_RECORDS, 'PAGE_BYTES_MAX'))} and a search "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from spark_log.cli.common.base import Failed, Verb, pass_session
@@ -88,6 +90,7 @@ def serve(
     import logging
 
     try:
+        from spark_log.console.history_file import state_folder
         from spark_log.console.of_coordinator import pages_of
         from spark_log.serve.serve import serve
         from spark_log.serve.serve_config import Environment, ServeConfig, read_config
@@ -110,4 +113,4 @@ def serve(
 
     config = read()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(serve(config, lambda line: echo(line), reread=read, pages=pages_of))
+    asyncio.run(serve(config, lambda line: echo(line), reread=read, pages=partial(pages_of, folder=state_folder())))
