@@ -1,6 +1,6 @@
 """The samples of the console in a file, so that charts survive a restart.
 
-The file is one of the user's state, and holds the last hour.  It may be lost or damaged: then charts start anew.
+The file is one of the user's state, and holds the last hour.  It may be lost or damaged: then charts start empty.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_log.console.history import KEPT_MS, History
 FILE_BYTES_MAX = 4 << 20
 """A larger file is not written, and not read."""
 CONTENT_BYTES_MAX = 32 << 20
-"""The same after decompression."""
+"""Limit of the content after decompression."""
 _NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
 
 logger = logging.getLogger("spark_log")
@@ -66,7 +66,7 @@ class HistoryFile:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, OverflowError, zlib.error, msgspec.MsgspecError) as error:
-            logger.warning("the console's samples in %s cannot be read, and start anew: %s", self.path, error)
+            logger.warning("the console's samples in %s cannot be read, and start empty: %s", self.path, error)
 
     def save(self, histories: Mapping[str, History]) -> None:
         """Replace the file.  Without a place to write, samples last as long as the process."""

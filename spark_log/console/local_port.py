@@ -24,11 +24,16 @@ SCRAPE_S = 10.0
 class LocalPort:
     """Listens on a loopback address, and answers only requests for a name of this machine: a web page cannot ask it."""
 
-    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], option: str) -> None:
+    def __init__(
+        self,
+        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        option: str,
+        body_bytes: int = LIMITS.body_bytes,
+    ) -> None:
         self._answer = answer
         self._option = option
         """The option of the command that names the address."""
-        self._port = HttpPort(self._handle, LIMITS)
+        self._port = HttpPort(self._handle, LIMITS._replace(body_bytes=body_bytes))
 
     async def start(self, listen: str) -> str:
         """Returns the address with the port.  Raises InvalidRequest if it cannot listen."""
@@ -44,6 +49,10 @@ class LocalPort:
             reason = error.strerror or str(error)
             message = f"cannot listen on {address}: {reason}; choose another {self._option} address"
             raise InvalidRequest(message) from error
+
+    async def read(self, request: web.BaseRequest) -> bytes:
+        """The body of a request whose sender is known.  Raises InvalidRequest, RequestTimedOut."""
+        return await self._port.read(request)
 
     async def stop(self) -> None:
         await self._port.stop()

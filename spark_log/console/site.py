@@ -27,6 +27,7 @@ from spark_log.console import records
 from spark_log.console.filters import Query, parse_field
 from spark_log.console.history import History
 from spark_log.console.history_file import HistoryFile
+from spark_log.console.plans import may_change, plan
 from spark_log.display.cluster import info_fields
 from spark_log.display.groups import group_parts, listed_group
 from spark_log.display.health import log_checks
@@ -43,7 +44,7 @@ from spark_log.positions import format_timestamp_ms, parse_position
 from spark_log.rpc.messages import GroupView
 from spark_log.schema.ddl import sql_type, to_ddl
 from spark_log.schema.topic_schema import TopicSchema
-from spark_log.server.tokens import ANYBODY, Grant, allows_producer, check_names, sees
+from spark_log.server.tokens import Grant, allows_producer, check_names, sees
 from spark_log.text import printable_json
 
 ROWS_MAX = 500
@@ -52,8 +53,8 @@ KEPT_FOR = 10
 """An answer is kept for this many times as long as it took."""
 KEPT_S = 1.0
 KEPT_MAX = 50
-ASKED_ONCE = ("records", "record")
-"""Large, and limited in other ways."""
+ASKED_ONCE = ("records", "record", "plan")
+"""Large and limited in other ways, or of this moment."""
 POINTS_MAX = 60
 """Samples of a small picture."""
 SAMPLE_S = 15.0
@@ -141,6 +142,7 @@ class Site:
             "record": self._record,
             "maintenance": self._maintenance_view,
             "health": self._health,
+            "plan": self._plan,
         }
 
     def reads(self, name: str) -> bool | None:
@@ -233,8 +235,11 @@ class Site:
             "cluster_id": asked.log.cluster_id,
             "version": state.version,
             "coordinator": state.coordinator.address,
-            "may_change": grant.role == "admin" and grant != ANYBODY,
+            "may_change": may_change(grant),
         }
+
+    def _plan(self, asked: Asked) -> object:
+        return plan(asked.log, asked.grant, asked.query)
 
     def _cluster(self, asked: Asked) -> object:
         return {**info_fields(asked.log), "history": self.total.of("records")}

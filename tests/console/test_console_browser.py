@@ -178,7 +178,7 @@ def test_a_config_is_changed_with_the_token_of_an_admin(page: Browser, running: 
     page.shows("retention.ms")
     assert "Change" not in page.text()
     _sign_in(page, ADMIN)
-    page.until("document.body.innerText.includes('may change configs')")
+    page.until("document.body.innerText.includes('may change the log')")
     row = "[...document.querySelectorAll('tbody tr')].find((row) => row.textContent.startsWith('retention.ms'))"
     page.until(f"{row}?.querySelector('button')")
 

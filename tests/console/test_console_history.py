@@ -66,7 +66,7 @@ def test_samples_are_there_after_a_restart(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_survived(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    """Charts start anew, and the next save replaces the file."""
+    """Charts start empty, and the next save replaces the file."""
     file = HistoryFile(tmp_path, "cluster")
     file.save({"lags": noted()})
     file.path.write_bytes(damage(file.path.read_bytes()))

@@ -27,19 +27,27 @@ from spark_log.text import install_extra
     metavar="FILE",
     help="Use the token in this file, of 16 characters at least, as for Prometheus; by default, each run makes one.",
 )
+@click.option(
+    "--admin",
+    is_flag=True,
+    help="Let the printed address change the log: topics, configs and positions of groups; a --token-file only reads.",
+)
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @pass_session
-def console(session: CommandSession, listen: str, token_file: BinaryIO | None, opens: bool) -> None:
+def console(session: CommandSession, listen: str, token_file: BinaryIO | None, admin: bool, opens: bool) -> None:
     """Show a log in a browser, until SIGTERM or Ctrl-C.
 
-    Pages show topics, records, groups and health, and change nothing.  The command prints their address, with a token
-    that is made for this run or read from a file.  The log needs no coordinator.  A coordinator has this console too,
-    on its own port.
+    Pages show topics, records, groups and health, and change nothing without --admin.  The command prints their
+    address, with a token that is made for this run or read from a file.  The log needs no coordinator.  A coordinator
+    has this console too, on its own port.
+    With --admin, pages change the log with your rights, each time after a dry run, and each change is a line of JSON on
+    standard error.  Everybody who has the printed address can do that as long as the command runs.
     GET /metrics with the token, as `Authorization: Bearer TOKEN`, answers with metrics for Prometheus.
 
     \b
     Example:
       pylog console -u file:///data/log
+      pylog console -u file:///data/log --admin
       pylog console -u pylog://127.0.0.1:9550 --listen 8080 --open
       pylog console -u file:///data/log --token-file /etc/pylog/console-token
     """
@@ -49,12 +57,16 @@ def console(session: CommandSession, listen: str, token_file: BinaryIO | None, o
 
     try:
         from spark_log.console.standalone import serve_console
+        from spark_log.server.audit import STDERR, open_audit
     except ImportError as error:
         if error.name != "aiohttp":
             raise
         raise Failed(f"the console needs aiohttp: {install_extra('server')}") from error
 
-    token = secrets.token_urlsafe(24) if token_file is None else token_in(token_file)
+    given = "" if token_file is None else token_in(token_file)
+    token = given if given and not admin else secrets.token_urlsafe(24)
+    if admin:
+        open_audit(STDERR)
 
     def say(address: str) -> None:
         echo(address)
@@ -62,7 +74,7 @@ def console(session: CommandSession, listen: str, token_file: BinaryIO | None, o
             webbrowser.open(address)
 
     with session.connect() as log:
-        asyncio.run(serve_console(log, listen, token, say))
+        asyncio.run(serve_console(log, listen, token, say, changes=admin, reader=given if admin else ""))
 
 
 def token_in(file: BinaryIO) -> str:

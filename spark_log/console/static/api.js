@@ -28,9 +28,10 @@ export function get(name, query = {}) {
   return ask(`/console/api/${name}${text ? `?${text}` : ""}`, {});
 }
 
-/** A change of the log, with the rights of the token; the coordinator audits it as that of any client. */
-export async function command(me, one) {
-  const body = JSON.stringify({ cluster_id: me.cluster_id, since: me.version, commands: [one] });
+/** A change of the log, with the rights of the token; the coordinator audits it as that of any client.  one: its JSON, as text. */
+export async function send(me, one) {
+  const { version } = await get("me");
+  const body = `{"cluster_id": ${JSON.stringify(me.cluster_id)}, "since": ${version}, "commands": [${one}]}`;
   const { outcomes } = await ask("/v1/commands", { method: "POST", body });
   if (outcomes[0].failure) throw new Refused(400, outcomes[0].failure.message);
 }

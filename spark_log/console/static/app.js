@@ -99,7 +99,7 @@ function frame() {
       h("div", { class: "foot" },
         h("div", { class: "where" }, me.url),
         h("div", {}, where),
-        h("div", {}, me.name === "anybody" ? "no tokens: read-only" : `token ${me.name}: ${me.may_change ? "may change configs" : "read-only"}`),
+        h("div", {}, me.name === "anybody" ? "no tokens: read-only" : `token ${me.name}: ${me.may_change ? "may change the log" : "read-only"}`),
         h("label", { title: "The time zone of all times" }, "Times in ",
           h("select", { id: "zone", "aria-label": "Time zone", onchange: (event) => { keepZone(event.target.value); show(); } },
             zones().map((name) => h("option", { value: name, selected: name === zone() }, name)))),

@@ -1,6 +1,7 @@
 // Consumer groups: members, positions, and lag over time.
 
 import { get } from "./api.js";
+import { resetGroup } from "./changes.js";
 import { lines, spark } from "./chart.js";
 import { badge, card, empty, facts, h, head, put } from "./dom.js";
 import { bytes, compact, count, duration, since } from "./format.js";
@@ -71,7 +72,7 @@ export function group(context, name) {
   });
   return {
     title: name,
-    node: h("div", {}, head(name, [h("a", { class: "link", href: "#/groups" }, "Groups"), " /"]),
+    node: h("div", {}, head(name, [h("a", { class: "link", href: "#/groups" }, "Groups"), " /"], resetGroup(context, name)),
       h("div", { class: "stack" }, top, chart, card("Positions", left, offsets.node), card("Members", null, members.node))),
     async update() {
       const found = await get("group", { group: name }), sum = (key) => found.offsets.reduce((total, row) => total + row[key], 0);

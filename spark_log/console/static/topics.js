@@ -1,6 +1,7 @@
 // Topics, and one topic: its records, partitions, segments, configs and readers.
 
-import { command, get } from "./api.js";
+import { get, send } from "./api.js";
+import { changeTopic, createTopic } from "./changes.js";
 import { growth, lines, spark, timeline } from "./chart.js";
 import { badge, card, dialog, empty, facts, h, head, put } from "./dom.js";
 import { ago, bytes, compact, count, duration, rate, since } from "./format.js";
@@ -18,7 +19,8 @@ export function filter(placeholder, draw) {
   return h("input", { class: "wide", type: "search", placeholder, "aria-label": placeholder, oninput: type, id: "filter" });
 }
 
-export function topics({ refresh }) {
+export function topics(context) {
+  const { refresh } = context;
   const search = filter("Filter topics", refresh), rest = h("span", { class: "faint" });
   const list = table({
     first: "topic",
@@ -37,7 +39,7 @@ export function topics({ refresh }) {
   });
   return {
     title: "Topics",
-    node: h("div", {}, head("Topics", null, [rest, search]), h("section", { class: "card" }, list.node)),
+    node: h("div", {}, head("Topics", null, [rest, createTopic(context), search]), h("section", { class: "card" }, list.node)),
     async update() {
       const found = await get("topics", { search: search.value });
       list.set(found.topics);
@@ -55,7 +57,7 @@ export function topic(context, name, tab) {
     title: name,
     every: parts === TABS.records ? 15000 : undefined,
     node: h("div", {},
-      head(name, [h("a", { class: "link", href: "#/topics" }, "Topics"), " /"]),
+      head(name, [h("a", { class: "link", href: "#/topics" }, "Topics"), " /"], changeTopic(context, name)),
       h("div", { class: "stack" }, top, h("div", {}, h("nav", { class: "tabs", "aria-label": "Parts of the topic" }, links), body))),
     async update() {
       const found = await get("topic", { topic: name });
@@ -157,21 +159,20 @@ const prose = (text) => text.split("`").map((part, n) => (n % 2 ? h("code", {}, 
 
 function edit(name, row, me, refresh) {
   const field = h("input", { class: "mono", value: String(row.value), id: "config-value" }), told = h("div");
-  const send = async (value) => {
+  const set = async (value) => {
     try {
-      const now = await get("me");
-      await command({ ...me, version: now.version }, { type: "set_configs", name, changes: { [row.config]: value } });
+      await send(me, JSON.stringify({ type: "set_configs", name, changes: { [row.config]: value } }));
       box.close();
       setTimeout(refresh, 1100);
     } catch (error) {
       told.replaceChildren(h("div", { class: "notice" }, error.message));
     }
   };
-  const box = dialog("", h("form", { class: "inner", onsubmit: (event) => { event.preventDefault(); send(field.value); } },
+  const box = dialog("", h("form", { class: "inner", onsubmit: (event) => { event.preventDefault(); set(field.value); } },
     h("h2", {}, `${row.config} of ${name}`), h("p", { class: "soft" }, prose(row.meaning)), told,
     h("label", {}, "Value", field),
     h("div", { class: "actions" },
-      row.source === "topic" && h("button", { type: "button", onclick: () => send(null) }, "Back to the default"),
+      row.source === "topic" && h("button", { type: "button", onclick: () => set(null) }, "Back to the default"),
       h("button", { type: "button", onclick: () => box.close() }, "Cancel"), h("button", { class: "primary" }, "Change"))));
 }
 
