@@ -16,13 +16,13 @@ from spark_log.errors import (
     SparkLogError,
     UnknownTopicOrPartition,
 )
+from spark_log.roots.replica_puts import NoReplica
 
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
-LEADER_NOT_AVAILABLE = 5
 REQUEST_TIMED_OUT = 7
 MESSAGE_TOO_LARGE = 10
 INVALID_TOPIC = 17
@@ -71,7 +71,8 @@ def write_code_of(error: Exception) -> int:
         (InvalidRecord, INVALID_RECORD),
         (UnknownTopicOrPartition, UNKNOWN_TOPIC_OR_PARTITION),
         (NotEnoughReplicas, NOT_ENOUGH_REPLICAS),
-        (LeaderNotAvailable, LEADER_NOT_AVAILABLE),
+        (LeaderNotAvailable, NOT_ENOUGH_REPLICAS),  # clients see one leader, the gateway, and it is there
+        (NoReplica, NOT_ENOUGH_REPLICAS),
         (CommitUnknown, REQUEST_TIMED_OUT),
         (RequestTimedOut, REQUEST_TIMED_OUT),
         (AccessDenied, TOPIC_AUTHORIZATION_FAILED),

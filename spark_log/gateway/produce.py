@@ -26,7 +26,8 @@ from spark_log.gateway.messages import (
     RefusedRecord,
 )
 from spark_log.gateway.produced_batches import TRANSACTIONAL, RefusedBatch, parse_batch
-from spark_log.gateway.rounds import Rounds, Waiting, WriteOutcome
+from spark_log.gateway.round_queues import RoundQueues
+from spark_log.gateway.rounds import Waiting, WriteOutcome
 from spark_log.gateway.sequences import COUNTER_BITS, EPOCHS_MAX, Sequences
 from spark_log.gateway.topics import ServedTopics
 from spark_log.journal.journal import Journal
@@ -45,7 +46,7 @@ class ProduceRequests:
         self._followed = followed
         self._served = served
         self._sequences = Sequences(secrets.randbits(COUNTER_BITS))
-        self._rounds = Rounds(journal, self._sequences)
+        self._queues = RoundQueues(journal, self._sequences)
         self._loop = asyncio.get_running_loop()
 
     async def produce(self, request: ProduceRequest, version: int) -> ProduceResponse | None:
@@ -97,7 +98,7 @@ class ProduceRequests:
         if batch.attributes & TRANSACTIONAL or request.transactional_id is not None:
             return WriteOutcome(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         done: asyncio.Future[WriteOutcome] = self._loop.create_future()
-        self._rounds.write(Waiting(topic, topic_id, one.index, batch, request.acks, request.timeout_ms, done))
+        self._queues.write(Waiting(topic, topic_id, one.index, batch, request.acks, request.timeout_ms, done))
         return done
 
     async def init_producer_id(self, request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
@@ -113,7 +114,7 @@ class ProduceRequests:
         return InitProducerIdResponse(producer_id=producer, producer_epoch=epoch + 1)
 
     def close(self) -> None:
-        self._rounds.close()
+        self._queues.close()
 
 
 def _give_up(batches: Iterable[WriteOutcome | asyncio.Future[WriteOutcome]]) -> None:

@@ -1,8 +1,7 @@
 """Batches of many producers are written together: in rounds, each of which is one upload and one commit.
 
-A round takes what waits.  Its batches are read together, and each is checked by the rules of its topic; one that is
-refused does not stop the others.  A round costs some milliseconds, however small it is, so a small one does not begin
-before the process has rested as long as the last one took.
+The batches of a round are read together, and each is checked by the rules of its topic; one that is refused does not
+stop the others.  `round_queues.py` says which batches are a round.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +18,7 @@ import pyarrow as pa
 
 from spark_log.client.producer.append import replica_puts
 from spark_log.client.producer.commit import PlainProducer, RetryPolicy
+from spark_log.client.producer.delivery import BlockedPlace, place_of
 from spark_log.client.producer.topic_rules import Numbers, TopicRows, TopicTable, faults_of, topic_spec
 from spark_log.client.producer.upload import Uploaded, Uploader
 from spark_log.errors import (
@@ -49,17 +48,12 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ACKS_ALL, ACKS_LEADER
-from spark_log.runtime.daemon_threads import DaemonThreads
 from spark_log.segment.record_columns import Rows
 
-ROUND_BYTES = 8 << 20
-"""Bytes of batches in a round."""
 BODY_BYTES = 32 << 20
 """Bytes of their records in a round, when they are not compressed any more."""
 RECORD_BYTES = 32
 """A record counts as so many of them at least: also one without bytes takes memory."""
-LINGER_REMOTE_S = 0.05
-"""Before a small round on remote storage, where each put is a request."""
 TRIES = 3
 """How often a round is written that did not fit the log any more."""
 WRONG_MAX = 100
@@ -126,53 +120,20 @@ class Waiting:
     def refuse(self, error: RefusedBatch | WrongSequence) -> None:
         self.outcome = WriteOutcome(error.code, str(error))
 
+    def is_of(self, state: State, place: BlockedPlace) -> bool:
+        if place.partition is not None:
+            return place.partition == self.key
+        groups = state.assignments.get(self.topic_id, ())
+        return self.partition < len(groups) and groups[self.partition] == place.group
 
-class Rounds:
-    """Belongs to one event loop.  One round after the other, so batches of a producer stay in order."""
 
-    def __init__(self, journal: Journal, sequences: Sequences) -> None:
-        self._journal = journal
-        self._writer = RoundWriter(journal, sequences)
-        self._threads = DaemonThreads(1, "pylog-gateway-write")
-        self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Waiting] = deque()
-        self._bytes = 0
-        self._running: asyncio.Task[None] | None = None
-        self._rested_s = 0.0
-        """When a small round may begin."""
+class WrittenRound(NamedTuple):
+    """How a round went."""
 
-    def write(self, one: Waiting) -> None:
-        """Its future gets the outcome, after the commit.  Nothing is written if it is cancelled before its round."""
-        self._waiting.append(one)
-        self._bytes += len(one.batch.body)
-        if self._running is None or self._running.done():
-            self._running = self._loop.create_task(self._run())
-
-    async def _run(self) -> None:
-        while self._waiting:
-            linger_s = 0.0 if self._journal.metadata.local else LINGER_REMOTE_S
-            if self._bytes < ROUND_BYTES and (pause_s := max(linger_s, self._rested_s - self._loop.time())) > 0:
-                await asyncio.sleep(pause_s)
-            taken = list(self._take())
-            cpu_s = await self._threads.submit(self._writer.write, taken)
-            self._rested_s = self._loop.time() + cpu_s
-            for one in taken:
-                if not one.done.done():
-                    one.done.set_result((one.repeated or one).outcome or NO_OUTCOME)
-
-    def _take(self) -> Iterator[Waiting]:
-        size = 0
-        while self._waiting and (not size or size + len(self._waiting[0].batch.body) <= ROUND_BYTES):
-            one = self._waiting.popleft()
-            self._bytes -= len(one.batch.body)
-            if not one.done.cancelled():  # nobody waits for it
-                size += len(one.batch.body)
-                yield one
-
-    def close(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-        self._threads.close()
+    cpu_s: float
+    """Seconds of CPU."""
+    blocked: tuple[BlockedPlace, ...]
+    """The places whose batches were not written because of their brokers."""
 
 
 class RoundWriter:
@@ -182,10 +143,12 @@ class RoundWriter:
         self._journal = journal
         self._sequences = sequences
         self._producer = PlainProducer(journal)
+        self._blocked: dict[BlockedPlace, WriteOutcome] = {}
+        """Found in this round: the batches of these places are not written, and those of others are."""
 
-    def write(self, round_: Sequence[Waiting]) -> float:
-        """Each batch has an outcome then.  Returns the seconds of CPU."""
-        began_s, left = time.thread_time(), list(round_)
+    def write(self, round_: Sequence[Waiting]) -> WrittenRound:
+        """Each batch has an outcome then, or repeats one of them."""
+        began_s, left, self._blocked = time.thread_time(), list(round_), {}
         try:
             while left:
                 part = self._part(left)
@@ -194,7 +157,7 @@ class RoundWriter:
         except Exception as error:
             logger.exception("a round of writes has failed")
             self._fail([_Body(one, b"") for one in round_ if one.outcome is None], error, doubt=True)
-        return time.thread_time() - began_s
+        return WrittenRound(time.thread_time() - began_s, tuple(self._blocked))
 
     def _part(self, left: Sequence[Waiting]) -> list[_Body]:
         """The next batches whose records have `BODY_BYTES` together: compressed ones may grow a thousandfold."""
@@ -215,25 +178,47 @@ class RoundWriter:
         """Write what is not refused, again if the log has changed meanwhile."""
         for number in range(TRIES):
             accepted: Sequence[_Body] = [body for body in part if body.of.outcome is None]
+            state = self._journal.state
             try:
                 state = self._journal.refresh() if number else self._journal.recent()
-                accepted, rows = accept(state, part, self._sequences, self._journal.context.clock.now_ms())
+                accepted, rows = accept(
+                    state, self._not_blocked(state, part), self._sequences, self._journal.context.clock.now_ms()
+                )
                 if rows is None:
                     return
                 uploaded = self._uploaded(state, rows, accepted)
             except SparkLogError as error:
+                if self._block(state, accepted, error):
+                    self._write(part)
+                    return
                 logger.warning("batches of Kafka's clients were not written: %s", error)
                 self._fail(accepted, error, doubt=False)
                 return
             if self._commit(state, uploaded, accepted, is_last=number == TRIES - 1):
                 return
 
+    def _block(self, state: State, accepted: Sequence[_Body], error: SparkLogError) -> bool:
+        """Whether batches were refused, without which the others may be written."""
+        place = place_of(error)
+        if place is None or not any(body.of.is_of(state, place) for body in accepted):
+            return False
+        logger.warning("batches for placement group %d were not written: %s", place.group, error)
+        self._blocked[place] = WriteOutcome(write_code_of(error), str(error))
+        return True
+
+    def _not_blocked(self, state: State, part: Sequence[_Body]) -> list[_Body]:
+        for body in part:
+            for place, outcome in self._blocked.items():
+                if body.of.outcome is None and body.of.is_of(state, place):
+                    body.of.outcome = outcome
+        return [body for body in part if body.of.outcome is None]
+
     def _uploaded(self, state: State, rows: TopicRows, accepted: Sequence[_Body]) -> Uploaded:
         uploader = Uploader(
             self._journal.roots.own,
             state.version,
             self._journal.context.random(),
-            replicas=replica_puts(self._journal, self._until_ms(accepted), acks=_acks(accepted)),
+            replicas=replica_puts(self._journal, self._until_ms(accepted), patient=False, acks=_acks(accepted)),
             lineage=lineage_of(state),
             tag=self._journal.context.tag,
         )
@@ -245,7 +230,7 @@ class RoundWriter:
 
     def _commit(self, state: State, uploaded: Uploaded, accepted: Sequence[_Body], *, is_last: bool) -> bool:
         """Whether the batches have their outcomes; otherwise, they have to be uploaded again."""
-        retry = RetryPolicy(deadline_ms=self._until_ms(accepted), backoff_ms=50, backoff_ms_max=1000)
+        retry = RetryPolicy(deadline_ms=self._until_ms(accepted), backoff_ms=50, backoff_ms_max=1000, patient=False)
         try:
             committed = self._producer.commit(state.version, [uploaded], retry=retry, acks=_acks(accepted))
         except SparkLogError as error:
@@ -255,6 +240,9 @@ class RoundWriter:
             if isinstance(error, OF_A_TOPIC) and not doubt and len(alone := _by_topic(accepted)) > 1:
                 for part in alone:
                     self._write(part)
+                return True
+            if self._block(state, accepted, error):
+                self._write(accepted)
                 return True
             logger.warning("batches of Kafka's clients were not committed: %s", error)
             self._fail(accepted, error, doubt=doubt)

@@ -66,7 +66,8 @@ class _Producer:
 
 
 class Sequences:
-    """The producers of one process.  Ids are made on the event loop, and batches are checked in a thread."""
+    """The producers of one process.  Ids are made on the event loop, and batches are checked in threads: those of a partition in
+    one of them."""
 
     def __init__(self, process: int) -> None:
         """process:  a random number of 31 bits."""
@@ -77,9 +78,10 @@ class Sequences:
         self._lock = threading.Lock()
 
     def new_id(self) -> int:
-        self._made += 1
-        producer = self._process << COUNTER_BITS | self._made
-        self._keep(producer, _Producer())
+        with self._lock:
+            self._made += 1
+            producer = self._process << COUNTER_BITS | self._made
+            self._keep(producer, _Producer())
         return producer
 
     def may_raise(self, producer: int) -> bool:
@@ -119,21 +121,22 @@ class Sequences:
     def add(self, key: TopicKey, written: WrittenBatch) -> None:
         """A batch was written that `check` has let through."""
         numbers = written.numbers
-        known = self._producers.get(numbers.producer) or _Producer()
-        before = known.written.get(key)
-        if before is None or before[-1].numbers.epoch != numbers.epoch:
-            before = known.written[key] = deque(maxlen=BATCHES_KEPT)
-        before.append(written)
-        self._keep(numbers.producer, known)
+        with self._lock:
+            known = self._producers.get(numbers.producer) or _Producer()
+            before = known.written.get(key)
+            if before is None or before[-1].numbers.epoch != numbers.epoch:
+                before = known.written[key] = deque(maxlen=BATCHES_KEPT)
+            before.append(written)
+            self._keep(numbers.producer, known)
 
     def _keep(self, producer: int, known: _Producer) -> None:
         """The one that was used first may be forgotten for it, and is fenced then."""
-        with self._lock:
-            self._producers[producer] = known
-            self._producers.move_to_end(producer)
-            if len(self._producers) > PRODUCERS_KEPT:
-                self._producers.popitem(last=False)
+        self._producers[producer] = known
+        self._producers.move_to_end(producer)
+        if len(self._producers) > PRODUCERS_KEPT:
+            self._producers.popitem(last=False)
 
     def fence(self, producer: int) -> None:
         """It is not known whether a batch of this producer was written."""
-        self._producers.setdefault(producer, _Producer()).fenced = True
+        with self._lock:
+            self._producers.setdefault(producer, _Producer()).fenced = True
