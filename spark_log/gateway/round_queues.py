@@ -1,7 +1,7 @@
 """The batches that wait to be written, and when a round of them begins.
 
 All batches share rounds.  If the brokers of some partitions refuse them, or hang, the batches of these partitions get
-an error, and the others of the round are written.  Later batches of these partitions have rounds of their own, until
+an error, and the others of the round are written.  Later batches of these partitions have separate rounds, until
 one of these succeeds, so they delay no others.
 
 A round costs some milliseconds, however small it is, so a small one does not begin before the process has rested as
