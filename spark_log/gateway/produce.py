@@ -64,10 +64,10 @@ class ProduceRequests:
         results = []
         try:
             for name, queued in topics:
-                partitions = [
-                    _result(index, one if isinstance(one, WriteOutcome) else await asyncio.shield(one))
-                    for index, one in queued
-                ]
+                partitions = []
+                for index, written in queued:
+                    outcome = written if isinstance(written, WriteOutcome) else await asyncio.shield(written)
+                    partitions.append(_result(index, outcome, self._start(name, index)))
                 results.append(ProduceTopicResult(name=name, partitions=partitions))
         except asyncio.CancelledError:
             if request.acks:
@@ -80,6 +80,12 @@ class ProduceRequests:
                 if one.error_code != NONE:
                     raise InvalidRequest(printable(f"{topic.name[:250]}-{one.index}, acks=0: {one.error_message}"))
         return None
+
+    def _start(self, topic: str, partition: int) -> int:
+        """The first offset of a partition; -1: it does not exist."""
+        state = self._followed.state
+        part = state.partitions.get((state.names.get(topic, ""), partition))
+        return -1 if part is None else part.start
 
     def _queued(
         self, state: State, request: ProduceRequest, topic: str, one: ProducedPartition
@@ -123,13 +129,13 @@ def _give_up(batches: Iterable[WriteOutcome | asyncio.Future[WriteOutcome]]) -> 
             one.cancel()
 
 
-def _result(index: int, outcome: WriteOutcome) -> ProduceResult:
+def _result(index: int, outcome: WriteOutcome, start: int) -> ProduceResult:
     return ProduceResult(
         index=index,
         error_code=outcome.code,
         base_offset=outcome.offset,
         log_append_time_ms=outcome.time_ms,
-        log_start_offset=-1 if outcome.code else 0,
+        log_start_offset=-1 if outcome.code else start,
         record_errors=[RefusedRecord(batch_index=at, message=text[:MESSAGE_CHARS]) for at, text in outcome.wrong],
         error_message=None if outcome.message is None else outcome.message[:MESSAGE_CHARS],
     )

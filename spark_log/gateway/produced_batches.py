@@ -39,6 +39,9 @@ RECORDS_MAX = 1_000_000
 """Records of a batch.  Reading one takes some 200 bytes of memory, and compressed it may have a hundredth of a byte."""
 HEADERS_MAX = 10_000
 """Headers of a record."""
+HEADERS_TOGETHER_MAX = 1_000_000
+"""Headers of records that are read together.  One has two bytes at least, and reading it takes some 150 bytes of memory.
+"""
 VARINT_BYTES_MAX = 10
 PADDING = bytes(2 * VARINT_BYTES_MAX)
 XERIAL = b"\x82SNAPPY\0"
@@ -55,6 +58,10 @@ class RefusedBatch(SparkLogError):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class TooManyHeaders(RefusedBatch):
+    """Batches that cannot be read together; or a single one, which is refused."""
 
 
 class Produced(NamedTuple):
@@ -154,7 +161,7 @@ def _snappy(data: bytes, limit: int) -> bytes:
 def records_of(batches: Sequence[Produced], bodies: Sequence[bytes | memoryview], now_ms: int) -> pa.RecordBatch:
     """The records of some batches, in order, in `RECORD_SCHEMA`; with headers if any record has some.
 
-    Raises RefusedBatch if one of the batches is wrong: the caller then reads each alone.
+    Raises RefusedBatch if one of the batches is wrong: the caller then reads each alone.  Raises TooManyHeaders.
     """
     try:
         return _records(batches, bodies, now_ms)
@@ -185,6 +192,10 @@ def _records(batches: Sequence[Produced], bodies: Sequence[bytes | memoryview], 
         _check(at == ends, "bytes are left behind a record")
         return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
     _check((headers >= 0) & (headers <= (ends - at) // 2) & (headers <= HEADERS_MAX), "too many headers")
+    if (total := int(headers.sum())) > HEADERS_TOGETHER_MAX:
+        raise TooManyHeaders(
+            MESSAGE_TOO_LARGE, f"records with {total} headers, and a batch may have {HEADERS_TOGETHER_MAX}"
+        )
     return pa.RecordBatch.from_arrays(
         [*columns, _headers(data, found, headers, at, ends)], schema=RECORD_SCHEMA_HEADERS
     )

@@ -41,7 +41,7 @@ from spark_log.gateway.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     write_code_of,
 )
-from spark_log.gateway.produced_batches import Produced, RefusedBatch, records_of, uncompressed
+from spark_log.gateway.produced_batches import Produced, RefusedBatch, TooManyHeaders, records_of, uncompressed
 from spark_log.gateway.record_batch import HEADER_BYTES
 from spark_log.gateway.sequences import Numbered, Sequences, WrittenBatch, WrongSequence
 from spark_log.journal.journal import Journal
@@ -187,6 +187,11 @@ class RoundWriter:
                 if rows is None:
                     return
                 uploaded = self._uploaded(state, rows, accepted)
+            except TooManyHeaders:
+                left = [body for body in part if body.of.outcome is None]
+                for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+                    self._write(half)
+                return
             except SparkLogError as error:
                 if self._block(state, accepted, error):
                     self._write(part)

@@ -66,8 +66,10 @@ class _Producer:
 
 
 class Sequences:
-    """The producers of one process.  Ids are made on the event loop, and batches are checked in threads: those of a partition in
-    one of them."""
+    """The producers of one process.
+
+    Ids are made on the event loop, and batches are checked in threads: those of a partition in one of them.
+    """
 
     def __init__(self, process: int) -> None:
         """process:  a random number of 31 bits."""

@@ -199,6 +199,8 @@ class TopicChanges:
             raise InvalidRequest("only configs of topics can be altered, and not validated without a change")
         if any(one.config_operation not in (SET, DELETE) for one in asked.configs):
             raise InvalidRequest("configs are set or deleted; APPEND and SUBTRACT are not supported")
+        if again := _named_again([one.name for one in asked.configs]):
+            raise InvalidRequest(f"configs are named twice: {', '.join(sorted(again))}; name each once")
         for one in asked.configs:
             if one.config_operation == SET and one.value is None:
                 raise InvalidConfig(f"{one.name} is set to nothing: give a value, or delete the config")

@@ -289,3 +289,13 @@ def test_an_idempotent_producer_fails_visibly_when_its_gateway_was_killed(log: s
     found = values(log)
     assert failed and len(acknowledged) + len(failed) == 600
     assert len(set(found)) == len(found) and set(acknowledged) <= set(found)
+
+
+def test_the_answer_has_the_start_of_the_partition(log: spark_log.Log, serve: Serve) -> None:
+    """A client that has lost its position compares it."""
+    gateway = serve()
+    found = produce(gateway, ("orders", 0, batch(b"a", b"b", b"c")), ("orders", 1, batch(b"x")))
+    assert [one.log_start_offset for one in found] == [0, 0]
+    log.admin.delete_records({spark_log.TopicPartition("orders", 0): 2})
+    found = produce(gateway, ("orders", 0, batch(b"d")), ("gone", 0, batch(b"x")))
+    assert [(one.base_offset, one.log_start_offset) for one in found] == [(3, 2), (-1, -1)]

@@ -27,7 +27,7 @@ from spark_log.gateway.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
 )
 from spark_log.gateway.messages import ApiVersionsRequest, ProducedPartition, ProducedTopic, ProduceRequest
-from spark_log.gateway.produced_batches import parse_batch
+from spark_log.gateway.produced_batches import HEADERS_MAX, HEADERS_TOGETHER_MAX, parse_batch
 from spark_log.gateway.rounds import RoundWriter, Waiting, WriteOutcome, patience_ms
 from spark_log.gateway.sequences import PRODUCERS_KEPT, Numbered, Sequences, WrittenBatch, WrongSequence
 from spark_log.journal.journal import Journal
@@ -149,6 +149,22 @@ def test_a_topic_that_the_gateway_may_not_write_concerns_nobody_else(tmp_path: P
         sequences.check((ids["shop.a"], 0), Numbered(one, 0, 1, 1))  # it is not fenced
     services.close()
     loop.close()
+
+
+# Promise: gateway.md#limits
+def test_batches_with_too_many_headers_together_are_written_in_parts(
+    log: spark_log.Log, write: Write, sequences: Sequences
+) -> None:
+    """Each is allowed alone."""
+    one, builders = sequences.new_id(), []
+    for number in range(3):
+        builder = DefaultRecordBatchBuilder(2, 0, 0, one, 0, 40 * number, 1 << 24)
+        for row in range(40):
+            builder.append(row, 1000, None, b"x", [("", None)] * HEADERS_MAX)
+        builders.append(bytes(builder.build()))
+    assert 40 * HEADERS_MAX < HEADERS_TOGETHER_MAX < 3 * 40 * HEADERS_MAX
+    found = write(*[("orders", 0, built) for built in builders], ("orders", 1, batch(b"y")))
+    assert found == [(NONE, 0), (NONE, 40), (NONE, 80), (NONE, 0)]
 
 
 def test_the_most_patient_client_decides_how_long_a_round_is_tried() -> None:

@@ -152,3 +152,14 @@ def test_what_is_asked_for_and_not_done_is_an_error(log: spark_log.Log, serve: S
     made = TopicToCreate(name="new", num_partitions=1, configs=[NamedValue(name="retention.ms")])
     answer = gateway.ask(CREATE_TOPICS, 7, CreateTopicsRequest(topics=[made], timeout_ms=1000))
     assert answer.topics[0].error_code == INVALID_CONFIG and "new" not in log.admin.list_topics()
+
+
+# Promise: gateway.md#topics
+def test_a_config_that_is_named_twice_changes_nothing(log: spark_log.Log, serve: Serve) -> None:
+    """As in Kafka."""
+    gateway = serve()
+    twice = [ConfigChange(name="retention.ms", value="1000"), ConfigChange(name="retention.ms", value="2000")]
+    change = ConfigChanges(resource_type=TOPIC, resource_name="orders", configs=twice)
+    answer = gateway.ask(ALTER_CONFIGS, 1, AlterConfigsRequest(resources=[change])).responses[0]
+    assert answer.error_code == INVALID_REQUEST and "retention.ms" in answer.error_message
+    assert log.admin.describe_configs(["orders"])["orders"]["retention.ms"].source != "topic"

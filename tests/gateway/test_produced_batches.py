@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import struct
+import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from spark_log.gateway.error_codes import INVALID_RECORD
+from spark_log.gateway.error_codes import INVALID_RECORD, MESSAGE_TOO_LARGE
 from spark_log.gateway.produced_batches import (
     HEADERS_MAX,
+    HEADERS_TOGETHER_MAX,
     RECORDS_MAX,
     RefusedBatch,
+    TooManyHeaders,
     parse_batch,
     records_of,
     uncompressed,
@@ -157,3 +160,25 @@ def varint(value: int) -> bytes:
         out.append(value & 127 | 128)
         value >>= 7
     return bytes([*out, value])
+
+
+# Promise: gateway.md#limits
+def test_a_batch_of_too_many_headers_is_refused_before_they_are_read() -> None:
+    """One has two bytes at least, and takes much more memory when it is read."""
+    headers: list[tuple[str, bytes | None]] = [("", None)] * HEADERS_MAX
+    one = made([(5, None, b"x", headers)])
+    most = HEADERS_TOGETHER_MAX // HEADERS_MAX
+    assert len(read(*[one] * 2)) == 2
+    records: list[Record] = [(5, None, b"x", headers)] * (most + 1)
+    with pytest.raises(TooManyHeaders, match="1010000 headers") as found:
+        read(made(records))
+    assert found.value.code == MESSAGE_TOO_LARGE
+    tracemalloc.start()
+    parsed = parse_batch(made(records))
+    body = uncompressed(parsed)
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    with pytest.raises(TooManyHeaders):
+        records_of([parsed], [body], 5)
+    assert tracemalloc.get_traced_memory()[1] - before < 4 * len(body)
+    tracemalloc.stop()
