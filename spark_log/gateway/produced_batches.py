@@ -40,8 +40,7 @@ RECORDS_MAX = 1_000_000
 HEADERS_MAX = 10_000
 """Headers of a record."""
 HEADERS_TOGETHER_MAX = 1_000_000
-"""Headers of records that are read together.  One has two bytes at least, and reading it takes some 150 bytes of memory.
-"""
+"""Headers of records that are read together.  One has two bytes at least, and reading it takes 150 bytes of memory."""
 VARINT_BYTES_MAX = 10
 PADDING = bytes(2 * VARINT_BYTES_MAX)
 XERIAL = b"\x82SNAPPY\0"
