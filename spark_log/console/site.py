@@ -105,17 +105,20 @@ class Site:
         views: Views | None = None,
         maintenance: Callable[[], tuple[int, MaintainReport] | None] = lambda: None,
         folder: Path | None = None,
+        urls: Sequence[str] = (),
     ) -> None:
         """
         open_log:  called once, at the first request.
         views:     the live groups of the coordinator in this process; None: it is asked over the network.
         maintenance:  the last maintenance of this process.
         folder:    where samples are kept for the next process; None: nowhere.
+        urls:      all logs of this console, if there are several.
         """
         self._open_log = open_log
         self._views = views
         self._maintenance = maintenance
         self._folder = folder
+        self._urls = urls
         self._lock = threading.Lock()
         self._log: Log | None = None
         self._kept: OrderedDict[Any, tuple[float, bytes]] = OrderedDict()
@@ -232,6 +235,7 @@ class Site:
             "topics": grant.topics,
             "groups": grant.groups,
             "url": asked.log.url,
+            "logs": self._urls,
             "cluster_id": asked.log.cluster_id,
             "version": state.version,
             "coordinator": state.coordinator.address,

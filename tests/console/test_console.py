@@ -21,7 +21,7 @@ from spark_log.console.filters import Query, parse_field
 from spark_log.console.history import History
 from spark_log.console.of_coordinator import pages_of
 from spark_log.console.site import ROWS_MAX, Site
-from spark_log.console.standalone import Standalone
+from spark_log.console.standalone import ShownLog, Standalone
 from spark_log.errors import InvalidRequest
 from spark_log.model import TopicPartition
 from spark_log.monitoring.embedded_metrics import EmbeddedMetrics
@@ -583,7 +583,7 @@ def test_samples_are_bounded_and_give_rates() -> None:
 def test_a_console_without_a_coordinator(log: spark_log.Log) -> None:
     """It has one token, listens on this machine only, and refuses other names of it: a web page can choose those."""
     services, token = Services(), "token-of-this-very-run"
-    console = Standalone(Site(lambda: log), token, EmbeddedMetrics(log).text)
+    console = Standalone([ShownLog(Site(lambda: log), EmbeddedMetrics(log).text)], token)
     address = services.run(console.start("127.0.0.1:0"))
     try:
         assert Asking(address).refused("topics") == 401
@@ -595,7 +595,7 @@ def test_a_console_without_a_coordinator(log: spark_log.Log) -> None:
         assert Asking(address, token).raw("/console/api/me", Host="evil.example")[0] == 421
         assert Asking(address, token).raw("/v1/commands", "POST")[0] == 404
         with pytest.raises(InvalidRequest, match="other machines"):
-            services.run(Standalone(Site(lambda: log), token, str).start("0.0.0.0:0"))
+            services.run(Standalone([], token).start("0.0.0.0:0"))
     finally:
         services.run(console.stop())
         services.close()
@@ -625,7 +625,7 @@ def test_a_storage_that_hangs_stops_no_list(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(http_routes, "ANSWER_S", 0.3)
     monkeypatch.setattr(http_routes, "WAITING_MAX", 3)
     services, site, token = Services(), StuckSite(), "token-of-this-very-run"
-    console = Standalone(site, token, str)
+    console = Standalone([ShownLog(site, str)], token)
     asking = Asking(services.run(console.start("127.0.0.1:0")), token)
     try:
         assert [asking.refused("records") for _ in range(4)] == [408, 408, 408, 429]

@@ -15,7 +15,7 @@ import pytest
 import spark_log
 from spark_log.console.local_changes import LocalChanges
 from spark_log.console.site import Site
-from spark_log.console.standalone import Standalone
+from spark_log.console.standalone import ShownLog, Standalone
 from spark_log.errors import SparkLogError
 from spark_log.metadata.commands import Fence
 from spark_log.model import TopicPartition
@@ -48,7 +48,8 @@ def send(address: str, token: str, cluster_id: str, command: str) -> dict[str, A
 def local(log: spark_log.Log, *, changes: bool = True) -> Iterator[str]:
     """`pylog console`, with `--admin`.  Gives its address."""
     services = Services()
-    console = Standalone(Site(lambda: log), TOKEN, str, LocalChanges(log) if changes else None, READER)
+    shown = ShownLog(Site(lambda: log), str, LocalChanges(log) if changes else None)
+    console = Standalone([shown], TOKEN, READER)
     try:
         yield services.run(console.start("127.0.0.1:0"))
     finally:

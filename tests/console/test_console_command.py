@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
+
+import pytest
 
 import spark_log
 from tests.cli.commands import ROOT
@@ -32,3 +35,42 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
             process.terminate()
         assert process.wait(30) == 0
     assert len(list((tmp_path / "state" / "pylog" / "console").glob("*.samples"))) == 1
+
+
+# Promise: console.md#the-console
+def test_the_command_shows_several_logs(tmp_path: Path) -> None:
+    """Each by its number; without one, the first.  A log that is named twice is one."""
+    urls = [str(tmp_path / name) for name in ("first", "second")]
+    for n, url in enumerate(urls):
+        with spark_log.connect(url, durability="os") as log:
+            log.append(f"topic-{n}", [{"value": "x"}])
+    command = [sys.executable, "-m", "spark_log.cli", "console", "--listen", "0"]
+    command += [part for url in (*urls, urls[0]) for part in ("-u", url)]
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        address, _, token = process.stdout.readline().strip().partition("#token=")
+
+        def ask(path: str) -> str:
+            asked = urllib.request.Request(
+                f"{address.removesuffix('console/')}{path}", headers={"Authorization": f"Bearer {token}"}
+            )
+            with urllib.request.urlopen(asked, timeout=20) as found:
+                return str(found.read().decode())
+
+        try:
+            for query, n in (("", 0), ("?log=0", 0), ("?log=1", 1)):
+                assert [row["topic"] for row in json.loads(ask(f"console/api/topics{query}"))["topics"]] == [
+                    f"topic-{n}"
+                ]
+                assert f'topic="topic-{n}"' in ask(f"metrics{query}")
+            assert [url.rpartition("/")[2] for url in json.loads(ask("console/api/me?log=1"))["logs"]] == [
+                "first",
+                "second",
+            ]
+            for wrong in ("2", "-1", "x", "00"):
+                with pytest.raises(urllib.error.HTTPError, match="400"):
+                    ask(f"console/api/topics?log={wrong}")
+        finally:
+            process.terminate()
+        assert process.wait(30) == 0

@@ -53,6 +53,15 @@ def test_key_and_value_are_on_the_screen(at_width: Browser) -> None:
     assert at_width.value(f"{BOX}('tr.detail dl.list').right <= innerWidth")
 
 
+# Promise: console.md#read-records
+def test_columns_of_a_typed_topic_are_on_the_screen(at_width: Browser) -> None:
+    """On a telephone one below the other; times are not broken into letters."""
+    go(at_width, "#/topics/typed/records")
+    at_width.until("document.querySelectorAll('tr.row').length === 4")
+    assert at_width.value(f"{BOX}('tr.row td').height < 50")
+    assert at_width.value("innerWidth") > 640 or at_width.value(BEYOND) == 0
+
+
 # Promise: console.md#use-the-keyboard
 def test_find_leads_to_a_topic(at_width: Browser) -> None:
     """By a click, where there is no keyboard."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import BinaryIO
 
 import click
@@ -14,6 +16,14 @@ from spark_log.text import install_extra
 
 
 @click.command(cls=Verb)
+@click.option(
+    "-u",
+    "--url",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="The URL of the log; may be repeated: the page has a choice then.  [env: PYLOG_URL]",
+)
 @click.option(
     "--listen",
     metavar="[HOST:]PORT",
@@ -34,8 +44,15 @@ from spark_log.text import install_extra
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @pass_session
-def console(session: CommandSession, listen: str, token_file: BinaryIO | None, admin: bool, opens: bool) -> None:
-    """Show a log in a browser, until SIGTERM or Ctrl-C.
+def console(
+    session: CommandSession,
+    urls: tuple[str, ...],
+    listen: str,
+    token_file: BinaryIO | None,
+    admin: bool,
+    opens: bool,
+) -> None:
+    """Show a log, or several, in a browser, until SIGTERM or Ctrl-C.
 
     Pages show topics, records, groups and health, and change nothing without --admin.  The command prints their
     address, with a token that is made for this run or read from a file.  The log needs no coordinator.  A coordinator
@@ -48,6 +65,7 @@ def console(session: CommandSession, listen: str, token_file: BinaryIO | None, a
     Example:
       pylog console -u file:///data/log
       pylog console -u file:///data/log --admin
+      pylog console -u file:///data/log -u s3://bucket/log
       pylog console -u pylog://127.0.0.1:9550 --listen 8080 --open
       pylog console -u file:///data/log --token-file /etc/pylog/console-token
     """
@@ -73,8 +91,12 @@ def console(session: CommandSession, listen: str, token_file: BinaryIO | None, a
         if opens:
             webbrowser.open(address)
 
-    with session.connect() as log:
-        asyncio.run(serve_console(log, listen, token, say, changes=admin, reader=given if admin else ""))
+    if "" in urls:
+        raise click.BadParameter("it is empty; give a value, or leave the option out", param_hint="'-u' / '--url'")
+    sessions = [replace(session, given_url=url) for url in dict.fromkeys(urls)] or [session]
+    with ExitStack() as opened:
+        logs = [opened.enter_context(one.connect()) for one in sessions]
+        asyncio.run(serve_console(logs, listen, token, say, changes=admin, reader=given if admin else ""))
 
 
 def token_in(file: BinaryIO) -> str:

@@ -166,10 +166,10 @@ def _printable_errors() -> Iterator[None]:
 def common_options(taken: Collection[str] = ()) -> list[click.Parameter]:
     """The options of every command.
 
-    taken:  short names that have another meaning in this command.
+    taken:  names that have another meaning in this command.
     """
     output = [name for name in ("-o", "--output") if name not in taken]
-    return [
+    options: list[click.Parameter] = [
         click.Option(
             ["-u", "--url"],
             metavar="URL",
@@ -209,6 +209,7 @@ def common_options(taken: Collection[str] = ()) -> list[click.Parameter]:
             help="Print bytes, milliseconds and counts as plain numbers, without units.",
         ),
     ]
+    return [option for option in options if not ("--url" in option.opts and "--url" in taken)]
 
 
 Callback = Callable[[click.Context, click.Parameter, Any], None]

@@ -9,6 +9,9 @@ export class Refused extends Error {
 export const token = () => sessionStorage.getItem(KEY) ?? "";
 export const keepToken = (text) => (text ? sessionStorage.setItem(KEY, text) : sessionStorage.removeItem(KEY));
 
+/** The number of the log that is shown, of a console with several: part of the address of the page. */
+export const shownLog = () => new URLSearchParams(location.search).get("log") ?? "";
+
 async function ask(path, options) {
   const headers = token() ? { Authorization: `Bearer ${token()}` } : {};
   let reply;
@@ -23,7 +26,7 @@ async function ask(path, options) {
 }
 
 export function get(name, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const given = Object.entries({ ...query, log: shownLog() }).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const text = new URLSearchParams(given).toString();
   return ask(`/console/api/${name}${text ? `?${text}` : ""}`, {});
 }
@@ -32,6 +35,6 @@ export function get(name, query = {}) {
 export async function send(me, one) {
   const { version } = await get("me");
   const body = `{"cluster_id": ${JSON.stringify(me.cluster_id)}, "since": ${version}, "commands": [${one}]}`;
-  const { outcomes } = await ask("/v1/commands", { method: "POST", body });
+  const { outcomes } = await ask(`/v1/commands${shownLog() && `?log=${shownLog()}`}`, { method: "POST", body });
   if (outcomes[0].failure) throw new Refused(400, outcomes[0].failure.message);
 }

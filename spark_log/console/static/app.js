@@ -1,6 +1,6 @@
 // The frame: navigation, theme, keyboard, token, and the refresh of the page that is shown.
 
-import { Refused, get, keepToken, token } from "./api.js";
+import { Refused, get, keepToken, shownLog, token } from "./api.js";
 import { dialog, h, printable } from "./dom.js";
 import { keepZone, zone, zones } from "./format.js";
 import { group, groups } from "./groups.js";
@@ -97,7 +97,9 @@ function frame() {
       h("button", { class: "find", type: "button", onclick: palette }, "Find", h("kbd", {}, "/")),
       h("div", { class: "nav" }, links),
       h("div", { class: "foot" },
-        h("div", { class: "where" }, me.url),
+        me.logs.length < 2 ? h("div", { class: "where" }, me.url)
+          : h("select", { id: "log", "aria-label": "Log", onchange: (event) => location.assign(`?log=${event.target.value}#/`) },
+            me.logs.map((url, n) => h("option", { value: n, selected: n === Number(shownLog()) }, url))),
         h("div", {}, where),
         h("div", {}, me.name === "anybody" ? "no tokens: read-only" : `token ${me.name}: ${me.may_change ? "may change the log" : "read-only"}`),
         h("label", { title: "The time zone of all times" }, "Times in ",
@@ -208,7 +210,7 @@ async function begin() {
   const given = /^#token=([\w.~-]+)$/.exec(location.hash);
   if (given) {
     keepToken(given[1]);
-    history.replaceState(null, "", location.pathname);
+    history.replaceState(null, "", location.pathname + location.search);
   }
   try {
     me = await get("me");
