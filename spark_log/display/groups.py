@@ -93,8 +93,26 @@ def group_parts(
         "strategy": found.protocol or None,
         "seen": format_timestamp_ms(seen) if seen else None,
     }
+    if topic := _state_topic(journal, lags):
+        fields["state_topic"] = topic
     members = [_member_row(member, found.leader) for member in found.members]
     return fields, members, [{**_row(lag), "member": _owner_of(found, lag.tp)} for lag in lags]
+
+
+def _state_topic(journal: Journal, lags: Sequence[PartitionLag]) -> str | None:
+    """The topic with the state of a flow, which its positions name; None: this is not a flow with state.
+
+    While the topic does not exist, it is shown by its id.
+    """
+    from spark_log.flows.keyed_state import POSITION
+    from spark_log.metadata.renewed_ids import later_ids
+
+    state = journal.state
+    named = {lag.position.metadata.removeprefix(POSITION) for lag in lags if lag.position.metadata.startswith(POSITION)}
+    for topic_id in sorted(named):
+        known = [name for name, other in state.names.items() if other in later_ids(topic_id, state.version)]
+        return known[0] if known else f"{topic_id} (deleted)"
+    return None
 
 
 def _member_row(member: MemberDescription, leader: str) -> dict[str, Any]:

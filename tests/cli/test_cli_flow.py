@@ -132,3 +132,17 @@ def test_wrong_arguments_are_refused(url: str, args: list[str], said: str) -> No
     made(url)
     ran = Pylog(url).run("flow", *args, "--name", "f")
     assert ran.exit_code in (1, 2) and said in ran.stderr
+
+
+# Promise: monitoring.md#watch-a-flow
+def test_describe_names_the_state_of_a_flow(tmp_path: Path, url: str, pylog: Pylog) -> None:
+    """Its tasks are members, and their positions name the topic, also if it was deleted since."""
+    log = made(url)
+    log.admin.create_topics([NewTopic("names", 1, {"cleanup.policy": "compact"})])
+    args = ["--name", "f", "--source", "in", "--target", "out", "--lookup", "names", "--state", "seen"]
+    with flow(tmp_path, url, "app:with_names", *args):
+        eventually(lambda: log.read("out").num_rows == 1)
+        found = pylog.json("group", "describe", "f")
+        assert found["state_topic"] == "seen" and found["members"][0]["client_id"] == "flow"
+    log.admin.delete_topics(["seen"])
+    assert pylog.json("group", "describe", "f")["state_topic"].endswith(" (deleted)")

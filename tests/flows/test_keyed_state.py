@@ -5,28 +5,32 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
-from spark_log.testing.stores import Faults, FaultyStore
 
 import spark_log
+from simulation.harness.stores import Faults, FaultyStore
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import FunctionFailed, InvalidRequest, UnknownTopicOrPartition
 from spark_log.flows.flow import Flow
 from spark_log.flows.flow_options import flow_options
 from spark_log.journal.journal import Journal
 from spark_log.runtime.clock import SystemClock
+from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
+from spark_log.store.store_wrapper import Result, StoreWrapper
 from tests.processes import eventually
 from tests.restored import copy_of, restored
 
 WAIT_S = 60.0
+REQUESTS = 60
+"""More than a start, a batch and its commit take."""
 COUNTS = spark_log.keyed("counts", pa.schema([("n", pa.int64())]))
 
 
@@ -332,18 +336,23 @@ def test_a_restored_log_has_the_state_of_its_positions(tmp_path: Path, copied: s
         flow.stop(WAIT_S)
 
 
+def running(store: ObjectStore, seed: int = 1, **more: Any) -> Flow:
+    """A flow over a store, which is not started."""
+    given: dict[str, Any] = {"tasks": 1, "batch_bytes": 1 << 20, **more}
+    options = flow_options(
+        name="count", source="words", target="out", function=count, lookup=(), state=COUNTS, task_numbers=None,
+        start="earliest", bad_records="fail", linger_ms=0, value_format=None, **given,
+    )  # fmt: skip
+    journal = Journal.open(store, create=False, clock=SystemClock(), rng=random.Random(seed))
+    return Flow(journal, options, journal.finish_maintenance)
+
+
 # Promise: tasks/flow.md#keep-state-by-key
 def test_lost_requests_and_answers_change_nothing(tmp_path: Path) -> None:
-    """The state is that of the log, whether or not the commit was applied."""
+    """The state is that of the log, whether or not a commit was applied."""
     log = made(str(tmp_path), 3)
     faults = Faults(lost_request=0.04, lost_answer=0.04)
-    store = FaultyStore(LocalStore(str(tmp_path), "os"), random.Random(1), faults)
-    options = flow_options(
-        name="count", source="words", target="out", function=count, lookup=(), state=COUNTS, tasks=2,
-        task_numbers=None, start="earliest", bad_records="fail", batch_bytes=500, linger_ms=0, value_format=None,
-    )  # fmt: skip
-    journal = Journal.open(store, create=False, clock=SystemClock(), rng=random.Random(1))
-    flow = Flow(journal, options, journal.finish_maintenance)
+    flow = running(FaultyStore(LocalStore(str(tmp_path), "os"), random.Random(1), faults), tasks=2, batch_bytes=500)
     rng, words = random.Random(2), list[str]()
     flow.start()
     try:
@@ -355,6 +364,53 @@ def test_lost_requests_and_answers_change_nothing(tmp_path: Path) -> None:
         flow.stop(WAIT_S)
     flow.await_termination()
     check(log, " ".join(words))
+
+
+class Killed(Exception):
+    """Nothing is tried again."""
+
+
+class DyingStore(StoreWrapper):
+    """Answers no request after some: its process is dead for the log."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.left = 1 << 62
+
+    @property
+    def is_dead(self) -> bool:
+        return self.left <= 0
+
+    def _ask(self, request: Callable[[ObjectStore], Result]) -> Result:
+        self.left -= 1
+        if self.is_dead:
+            raise Killed
+        return request(self.inner)
+
+
+# Promise: tasks/flow.md#exactly-once, tasks/flow.md#keep-state-by-key
+def test_a_process_may_die_at_each_request(tmp_path: Path) -> None:
+    """From its join to behind its first commit: the next process continues, and each word is counted once."""
+    log, words = made(str(tmp_path), 2), "a b c d"
+    write(log, words)
+    with start(str(tmp_path)) as flow:
+        flow.process_all_available(WAIT_S)
+    for requests in range(1, REQUESTS):
+        store = DyingStore(LocalStore(str(tmp_path), "os"))
+        dying = running(store, requests)
+        store.left = requests
+        write(log, "a b c d")
+        has_started = False
+        with suppress(Killed):
+            dying.start()
+            has_started = True
+        eventually(lambda store=store: store.is_dead, WAIT_S)
+        with start(str(tmp_path)) as flow:
+            flow.process_all_available(WAIT_S)
+        if has_started:
+            dying.stop(WAIT_S)
+        words += " a b c d"
+        check(log, words)
 
 
 # Promise: tasks/flow.md#keep-state-by-key
