@@ -120,6 +120,10 @@ class Gateway:
         """Raises LogMoved or LogRestored when this process cannot serve the log any more."""
         await asyncio.shield(self._followed.failed)
 
+    async def drain(self) -> None:
+        """Answer the writes that have begun, and accept nothing more.  `stop` follows."""
+        await self._port.drain()
+
     async def stop(self) -> None:
         await self._port.stop()
         self._produce.close()
@@ -146,14 +150,18 @@ class Gateway:
 async def serve_gateway(
     log: Log, addresses: Addresses, prefixes: tuple[str, ...], say: Callable[[str], object], *, read_only: bool = False
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT, and answer the writes that have begun; a second signal ends that.
 
     say:  called with the address for clients.
     Raises InvalidRequest if it cannot listen; LogMoved or LogRestored if the log ends under it.
     """
-    stopping = asyncio.Event()
+    stopping, ending = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        (ending if stopping.is_set() else stopping).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        asyncio.get_running_loop().add_signal_handler(number, end)
     gateway = Gateway(log, addresses, prefixes, read_only=read_only)
     say(await gateway.start())
     ends = [asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(gateway.failed())]
@@ -161,6 +169,8 @@ async def serve_gateway(
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if ends[1].done():
             ends[1].result()
+        ends += [asyncio.ensure_future(gateway.drain()), asyncio.ensure_future(ending.wait())]
+        await asyncio.wait(ends[2:], return_when=asyncio.FIRST_COMPLETED)
     finally:
         for end in ends:
             end.cancel()

@@ -2,12 +2,16 @@
 
 One request of a connection is handled at a time, as in Kafka.  Only writes are handled beside those before them, since
 many of them share a commit.
+
+At the end, writes that have begun are answered.  Bytes that a client has sent behind them are read and dropped until
+the client closes the connection: a connection that is closed before its bytes are read may lose answers, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -33,9 +37,31 @@ IDLE_S = 600.0
 TAKEN_S = 60.0
 """A client has to take an answer within this time."""
 SWEEP_S = 5.0
+DRAIN_S = 20.0
+"""At the end, writes that have begun have this time to be answered."""
+CLOSED_S = 2.0
+"""At the end, a client has this time to close a connection behind the last answer."""
 ANYBODY = "anybody"
 """Clients do not authenticate."""
 logger = logging.getLogger("spark_log")
+
+
+class _Stopping(Exception):
+    """No further request of a connection is read."""
+
+
+class _Dropping(asyncio.Protocol):
+    """Drops what arrives, until the connection ends."""
+
+    def __init__(self, before: asyncio.BaseProtocol) -> None:
+        """before:  the protocol of the connection so far, whose writer is still used."""
+        self._before = before
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._before.connection_lost(exc)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 class _UnderWay:
@@ -43,6 +69,7 @@ class _UnderWay:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.writes = False
         self.answering: asyncio.Task[list[bytes]] | None = None
         self.sent = asyncio.Event()
         """Set when the answer was sent, or will not be."""
@@ -56,7 +83,9 @@ class GatewayPort:
         self._limits = within_descriptors(limits)
         self.connections = Connections(self._limits)
         self._listener = Listener(self.connections, self._protocol, None)
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], asyncio.StreamReader] = {}
+        self._writing: Counter[asyncio.StreamReader] = Counter()
+        """How many writes of a connection are not answered."""
         self._held = 0
         """Bytes of requests that are not answered."""
         self._freed = asyncio.Event()
@@ -75,6 +104,17 @@ class GatewayPort:
             ) from error
         self._sweeping = self._loop.create_task(self._sweep())
         return number
+
+    async def drain(self) -> None:
+        """Answer the writes that have begun, and close all connections.  No request is read any more."""
+        self._listener.close()
+        for task, reader in list(self._open.items()):
+            if self._writing[reader]:
+                reader.set_exception(_Stopping())
+            else:
+                task.cancel()
+        if self._open:
+            await asyncio.wait(list(self._open), timeout=DRAIN_S)
 
     async def stop(self) -> None:
         self._listener.close()
@@ -95,14 +135,14 @@ class GatewayPort:
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = self._loop.create_task(self._serve(peer, reader, writer))
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+            self._open[task] = reader
+            task.add_done_callback(self._open.pop)
 
         return asyncio.StreamReaderProtocol(reader, connected)
 
     async def _serve(self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         under_way: asyncio.Queue[_UnderWay | None] = asyncio.Queue(UNDER_WAY_MAX)
-        sending = self._loop.create_task(self._send_all(peer, writer, under_way))
+        sending = self._loop.create_task(self._send_all(peer, reader, writer, under_way))
         try:
             try:
                 while not writer.is_closing():
@@ -112,9 +152,15 @@ class GatewayPort:
                 return
             except SparkLogError as error:
                 logger.warning("a Kafka client at %s was disconnected: %s", peer.network, error)
+            except _Stopping:
+                await under_way.put(None)
+                await sending
+                await self._dropped(writer)
+                return
             await under_way.put(None)
             await sending
         finally:
+            self._writing.pop(reader, None)
             sending.cancel()
             while not under_way.empty():
                 if (one := under_way.get_nowait()) is not None and one.answering is not None:
@@ -125,6 +171,16 @@ class GatewayPort:
             with suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
             self.connections.remove(peer)
+
+    async def _dropped(self, writer: asyncio.StreamWriter) -> None:
+        """Drop what a client still sends, until it closes the connection."""
+        if writer.is_closing():
+            return
+        dropping = _Dropping(writer.transport.get_protocol())
+        writer.transport.set_protocol(dropping)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        writer.write_eof()
+        await asyncio.wait([dropping.ended], timeout=CLOSED_S)
 
     async def _receive(
         self, peer: Peer, reader: asyncio.StreamReader, under_way: asyncio.Queue[_UnderWay | None]
@@ -137,6 +193,8 @@ class GatewayPort:
             self.connections.establish(peer, ANYBODY)
             self.connections.begin(peer)
             one.answering = self._loop.create_task(answer(request, self._handlers))
+            one.writes = request.api is PRODUCE
+            self._writing[reader] += one.writes
         except BaseException:
             self._free(len(frame))
             raise
@@ -145,7 +203,11 @@ class GatewayPort:
             await one.sent.wait()
 
     async def _send_all(
-        self, peer: Peer, writer: asyncio.StreamWriter, under_way: asyncio.Queue[_UnderWay | None]
+        self,
+        peer: Peer,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        under_way: asyncio.Queue[_UnderWay | None],
     ) -> None:
         """Send the answers in order.  After a failure the connection is closed, and no further one is sent."""
         while (one := await under_way.get()) is not None:
@@ -169,6 +231,7 @@ class GatewayPort:
                 writer.close()
             finally:
                 self._free(one.size)
+                self._writing[reader] -= one.writes
                 one.sent.set()
 
     async def _send(self, writer: asyncio.StreamWriter, parts: list[bytes]) -> None:
@@ -177,7 +240,8 @@ class GatewayPort:
         try:
             writer.writelines(parts)
             parts.clear()
-            await writer.drain()
+            with suppress(_Stopping):  # `drain` raises what was set for the reader
+                await writer.drain()
         finally:
             self.unsent -= size
 
