@@ -90,7 +90,7 @@ class Gateway:
         batches = StoredBatches(self._journal)
         self._fetcher = Fetcher(self._followed, batches, self._served, lambda: self._port.unsent)
         self._reads = StorageReads("pylog-gateway-times")
-        self._produce = ProduceRequests(self._journal, self._followed, self._served)
+        self._produce = ProduceRequests(self._journal, self._followed, self._served, batches)
         self._changes = TopicChanges(self._journal, self._followed, self._served, read_only=read_only)
         self._port = GatewayPort(
             {

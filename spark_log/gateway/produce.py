@@ -29,6 +29,7 @@ from spark_log.gateway.produced_batches import TRANSACTIONAL, RefusedBatch, pars
 from spark_log.gateway.round_queues import RoundQueues
 from spark_log.gateway.rounds import Waiting, WriteOutcome
 from spark_log.gateway.sequences import COUNTER_BITS, EPOCHS_MAX, Sequences
+from spark_log.gateway.stored_batches import StoredBatches
 from spark_log.gateway.topics import ServedTopics
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
@@ -42,11 +43,11 @@ NO_TRANSACTIONS = "the gateway serves no transactions: leave out transactional.i
 class ProduceRequests:
     """Belongs to one event loop."""
 
-    def __init__(self, journal: Journal, followed: FollowedState, served: ServedTopics) -> None:
+    def __init__(self, journal: Journal, followed: FollowedState, served: ServedTopics, batches: StoredBatches) -> None:
         self._followed = followed
         self._served = served
         self._sequences = Sequences(secrets.randbits(COUNTER_BITS))
-        self._queues = RoundQueues(journal, self._sequences)
+        self._queues = RoundQueues(journal, self._sequences, batches)
         self._loop = asyncio.get_running_loop()
 
     async def produce(self, request: ProduceRequest, version: int) -> ProduceResponse | None:

@@ -157,8 +157,17 @@ def _snappy(data: bytes, limit: int) -> bytes:
     return found
 
 
-def records_of(batches: Sequence[Produced], bodies: Sequence[bytes | memoryview], now_ms: int) -> pa.RecordBatch:
-    """The records of some batches, in order, in `RECORD_SCHEMA`; with headers if any record has some.
+class ReadRecords(NamedTuple):
+    """The records of some batches, in order, in `RECORD_SCHEMA`; with headers if any record has some."""
+
+    records: pa.RecordBatch
+    have_times: bool
+    """Whether all of them came with a time."""
+
+
+def records_of(batches: Sequence[Produced], bodies: Sequence[bytes | memoryview], now_ms: int) -> ReadRecords:
+    """
+    now_ms:  the time of records that came without one.
 
     Raises RefusedBatch if one of the batches is wrong: the caller then reads each alone.  Raises TooManyHeaders.
     """
@@ -168,7 +177,7 @@ def records_of(batches: Sequence[Produced], bodies: Sequence[bytes | memoryview]
         raise RefusedBatch(INVALID_RECORD, f"records that are not as their lengths say: {error}") from error
 
 
-def _records(batches: Sequence[Produced], bodies: Sequence[bytes | memoryview], now_ms: int) -> pa.RecordBatch:
+def _records(batches: Sequence[Produced], bodies: Sequence[bytes | memoryview], now_ms: int) -> ReadRecords:
     data = b"".join((*bodies, PADDING))
     found, start, end = np.frombuffer(data, np.uint8), [], 0
     for batch, body in zip(batches, bodies, strict=True):
@@ -185,19 +194,20 @@ def _records(batches: Sequence[Produced], bodies: Sequence[bytes | memoryview], 
     counts = np.array([batch.records for batch in batches])
     firsts = np.repeat(np.cumsum(counts) - counts, counts)
     _check(offset == np.arange(len(at)) - firsts, "offsets do not follow each other")
-    times = _times(delta, np.repeat(np.array([batch.first_ms for batch in batches]), counts), now_ms)
+    times = _times(delta, np.repeat(np.array([batch.first_ms for batch in batches]), counts))
+    given = times != NO_TIME
+    times, have_times = np.where(given, times, now_ms), bool(given.all())
     columns = [key.column(data), value.column(data), pa.array(times * US_PER_MS).view(RECORD_SCHEMA[2].type)]
     if not headers.any():
         _check(at == ends, "bytes are left behind a record")
-        return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+        return ReadRecords(pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA), have_times)
     _check((headers >= 0) & (headers <= (ends - at) // 2) & (headers <= HEADERS_MAX), "too many headers")
     if (total := int(headers.sum())) > HEADERS_TOGETHER_MAX:
         raise TooManyHeaders(
             MESSAGE_TOO_LARGE, f"records with {total} headers, and a batch may have {HEADERS_TOGETHER_MAX}"
         )
-    return pa.RecordBatch.from_arrays(
-        [*columns, _headers(data, found, headers, at, ends)], schema=RECORD_SCHEMA_HEADERS
-    )
+    columns.append(_headers(data, found, headers, at, ends))
+    return ReadRecords(pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA_HEADERS), have_times)
 
 
 def _check(right: npt.NDArray[np.bool_], message: str) -> None:
@@ -205,12 +215,12 @@ def _check(right: npt.NDArray[np.bool_], message: str) -> None:
         raise RefusedBatch(INVALID_RECORD, message)
 
 
-def _times(delta: Longs, first_ms: Longs, now_ms: int) -> Longs:
+def _times(delta: Longs, first_ms: Longs) -> Longs:
     """Milliseconds, checked."""
     if any((one > TIME_MS_MAX).any() or (one < -TIME_MS_MAX).any() for one in (delta, first_ms)):
         raise RefusedBatch(INVALID_TIMESTAMP, "a time that is out of range")
     times: Longs = delta + first_ms
-    return np.where(times == NO_TIME, now_ms, times)
+    return times
 
 
 def _starts(data: bytes, at: int, end: int, count: int) -> Longs:

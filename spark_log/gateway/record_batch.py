@@ -59,10 +59,18 @@ def record_batch(
         first_ms = last_ms if append_time else int(times[0])
         body = _body(records, as_array(offsets) - base, times - first_ms)
     attributes = LOG_APPEND_TIME if append_time else 0
-    checked = CHECKED.pack(attributes, end - 1 - base, first_ms, last_ms, -1, -1, -1, rows)
-    crc = crc32c(body, crc32c(checked))
-    length = HEADER_BYTES - LENGTH_AT + len(body)
-    return b"".join((UNCHECKED.pack(base, length, epoch, MAGIC, crc), checked, body))
+    return sealed(base, epoch, (attributes, end - 1 - base, first_ms, last_ms, -1, -1, -1, rows), body)
+
+
+def sealed(base: int, epoch: int, checked: tuple[int, ...], body: bytes | memoryview) -> bytes:
+    """A batch with its length and checksum.
+
+    base:     the offset of the first record.
+    checked:  the fields of `CHECKED`.
+    """
+    head = CHECKED.pack(*checked)
+    crc = crc32c(body, crc32c(head))
+    return b"".join((UNCHECKED.pack(base, HEADER_BYTES - LENGTH_AT + len(body), epoch, MAGIC, crc), head, body))
 
 
 def _body(records: pa.RecordBatch, offsets: Longs, times: Longs) -> memoryview:

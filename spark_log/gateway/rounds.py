@@ -41,9 +41,19 @@ from spark_log.gateway.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     write_code_of,
 )
-from spark_log.gateway.produced_batches import Produced, RefusedBatch, TooManyHeaders, records_of, uncompressed
-from spark_log.gateway.record_batch import HEADER_BYTES
+from spark_log.gateway.leader_epochs import leader_epoch
+from spark_log.gateway.produced_batches import (
+    NO_TIME,
+    Produced,
+    ReadRecords,
+    RefusedBatch,
+    TooManyHeaders,
+    records_of,
+    uncompressed,
+)
+from spark_log.gateway.record_batch import HEADER_BYTES, US_PER_MS, sealed
 from spark_log.gateway.sequences import Numbered, Sequences, WrittenBatch, WrongSequence
+from spark_log.gateway.stored_batches import Encoded, StoredBatches
 from spark_log.journal.journal import Journal
 from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import State, TopicKey
@@ -139,7 +149,9 @@ class WrittenRound(NamedTuple):
 class RoundWriter:
     """Writes rounds in a thread."""
 
-    def __init__(self, journal: Journal, sequences: Sequences) -> None:
+    def __init__(self, journal: Journal, sequences: Sequences, batches: StoredBatches | None = None) -> None:
+        """batches:  get what was written, for clients that read at the end."""
+        self._batches = batches
         self._journal = journal
         self._sequences = sequences
         self._producer = PlainProducer(journal)
@@ -252,13 +264,18 @@ class RoundWriter:
             logger.warning("batches of Kafka's clients were not committed: %s", error)
             self._fail(accepted, error, doubt=doubt)
             return True
-        at = {key: span.start for key, span in committed.ranges.items()}
+        at, kept = {key: span.start for key, span in committed.ranges.items()}, dict[TopicKey, dict[int, Encoded]]()
         for body in accepted:
             one, offset = body.of, at[body.of.key]
+            if self._batches is not None and body.last_ms != NO_TIME and not body.append_time:
+                kept.setdefault(one.key, {})[offset] = body.as_stored(offset, leader_epoch(state, one.topic_id))
             at[one.key] += one.batch.records
             one.outcome = WriteOutcome(offset=offset, time_ms=committed.time_ms if body.append_time else -1)
             if (numbers := one.numbers) is not None:
                 self._sequences.add(one.key, WrittenBatch(numbers, offset, one.outcome.time_ms))
+        for key, batches in kept.items():
+            assert self._batches is not None, "otherwise nothing is kept"
+            self._batches.keep(state, key, batches)
         return True
 
     def _fail(self, accepted: Sequence[_Body], error: Exception, *, doubt: bool) -> None:
@@ -299,6 +316,14 @@ class _Body:
     of: Waiting
     data: bytes | memoryview
     append_time: bool = False
+    last_ms: int = NO_TIME
+    """The latest time of its records; `NO_TIME`: some may have come without one."""
+
+    def as_stored(self, offset: int, epoch: int) -> Encoded:
+        """The batch as a client reads it, at its place in the log and under a leader epoch."""
+        batch = self.of.batch
+        fields = 0, batch.records - 1, batch.first_ms, self.last_ms, -1, -1, -1, batch.records
+        return Encoded(offset + batch.records, sealed(offset, epoch, fields, self.data))
 
 
 def accept(
@@ -309,11 +334,16 @@ def accept(
         _note_repeat(body.of, sequences)
         if body.of.outcome is None:
             _check_topic(state, body)
-    left, records = _readable([body for body in bodies if body.of.outcome is None], now_ms)
-    if records is None:
+    left, read = _readable([body for body in bodies if body.of.outcome is None], now_ms)
+    if read is None:
         return [], None
-    rows = _rows(state, left, records)
-    owner = np.repeat(np.arange(len(left)), [body.of.batch.records for body in left])
+    rows = _rows(state, left, read.records)
+    counts = np.array([body.of.batch.records for body in left])
+    owner = np.repeat(np.arange(len(left)), counts)
+    if read.have_times:
+        times = read.records.column("timestamp").view(pa.int64()).to_numpy() // US_PER_MS
+        for body, last_ms in zip(left, np.maximum.reduceat(times, np.cumsum(counts) - counts).tolist(), strict=True):
+            body.last_ms = last_ms
     _note_faults(left, rows, owner, now_ms)
     accepted = _in_order([body for body in left if body.of.outcome is None], sequences)
     if not accepted:
@@ -344,7 +374,7 @@ def _check_topic(state: State, body: _Body) -> None:
         one.outcome = WriteOutcome(MESSAGE_TOO_LARGE, text)
 
 
-def _readable(bodies: Sequence[_Body], now_ms: int) -> tuple[Sequence[_Body], pa.RecordBatch | None]:
+def _readable(bodies: Sequence[_Body], now_ms: int) -> tuple[Sequence[_Body], ReadRecords | None]:
     """The batches whose records can be read, and these records; none if no batch can be read."""
     try:
         return bodies, _records(bodies, now_ms) if bodies else None
@@ -358,7 +388,7 @@ def _readable(bodies: Sequence[_Body], now_ms: int) -> tuple[Sequence[_Body], pa
     return left, _records(left, now_ms) if left else None
 
 
-def _records(bodies: Sequence[_Body], now_ms: int) -> pa.RecordBatch:
+def _records(bodies: Sequence[_Body], now_ms: int) -> ReadRecords:
     return records_of([body.of.batch for body in bodies], [body.data for body in bodies], now_ms)
 
 

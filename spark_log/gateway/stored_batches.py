@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -91,6 +91,18 @@ class StoredBatches:
             found.append(batch.data)
             at = batch.end
         return found
+
+    def keep(self, before: State, key: TopicKey, batches: Mapping[int, Encoded]) -> None:
+        """Keep batches that were just committed, by first offset, so that clients at the end cause no read.
+
+        before:  the state of their upload.  If the partition was rewritten since, nothing is kept.
+        """
+        state = self._journal.state
+        part, known, lineage = state.partitions.get(key), before.partitions.get(key), lineage_of(state)
+        if part is None or known is None or (part.edition, lineage) != (known.edition, lineage_of(before)):
+            return
+        for start, batch in batches.items():
+            self._keep((key, part.edition, lineage, start), batch)
 
     def _batch(self, state: State, asked: _Key) -> Encoded:
         with self._lock:

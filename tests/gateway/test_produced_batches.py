@@ -53,7 +53,7 @@ def sealed(head: bytes, body: bytes) -> bytes:
 
 def read(*batches: bytes) -> list[dict[str, Any]]:
     parsed = [parse_batch(one) for one in batches]
-    rows = records_of(parsed, [uncompressed(one) for one in parsed], 5)
+    rows = records_of(parsed, [uncompressed(one) for one in parsed], 5).records
     rows.validate(full=True)
     rows = rows.set_column(2, "timestamp", rows["timestamp"].view(pa.int64()))
     found: list[dict[str, Any]] = rows.to_pylist()
