@@ -157,11 +157,11 @@ async def serve_gateway(
     """
     stopping, ending = asyncio.Event(), asyncio.Event()
 
-    def end() -> None:
+    def signalled() -> None:
         (ending if stopping.is_set() else stopping).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, end)
+        asyncio.get_running_loop().add_signal_handler(number, signalled)
     gateway = Gateway(log, addresses, prefixes, read_only=read_only)
     say(await gateway.start())
     ends = [asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(gateway.failed())]
