@@ -1,4 +1,4 @@
-"""What a gateway has just written is read from its memory, and is what the storage has."""
+"""A client at the end of a partition reads from memory, and gets the records that the storage has."""
 
 from __future__ import annotations
 
