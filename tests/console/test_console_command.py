@@ -14,6 +14,8 @@ import pytest
 
 import spark_log
 from tests.cli.commands import ROOT
+from tests.console.test_console import Asking
+from tests.console.test_console_changes import send
 
 
 # Promise: cli.md#pylog-console, console.md#the-console
@@ -74,3 +76,40 @@ def test_the_command_shows_several_logs(tmp_path: Path) -> None:
         finally:
             process.terminate()
         assert process.wait(30) == 0
+
+
+# Promise: console.md#change-the-log
+def test_admin_changes_the_log_and_audits_it(tmp_path: Path) -> None:
+    """With the printed token alone: that of a file reads.  Each change is a line on standard error."""
+    url, file, reader = str(tmp_path / "log"), tmp_path / "token", "a-token-for-prometheus"
+    file.write_text(reader, encoding="utf-8")
+    with spark_log.connect(url, durability="os") as log:
+        log.append("orders", [{"value": "x"}])
+        cluster_id = log.cluster_id
+    command = [sys.executable, "-m", "spark_log.cli", "console", "-u", url, "--listen", "0", "--admin"]
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    with subprocess.Popen(
+        [*command, "--token-file", str(file)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        line = process.stdout.readline().strip()
+        address, _, token = line.removeprefix("http://").partition("/console/#token=")
+        try:
+            assert Asking(address, reader)("me")["may_change"] is False
+            planned = Asking(address, token)("plan", action="delete", topic="orders")["command"]
+            assert send(address, reader, cluster_id, planned)["error"] == "AuthorizationFailed"
+            assert send(address, token, cluster_id, planned).get("failure") is None
+        finally:
+            process.terminate()
+        assert process.wait(30) == 0
+        audited = [json.loads(line) for line in process.stderr if line.startswith("{")]
+    assert [(one["principal"], one["change"], one["topics"], one["outcome"]) for one in audited] == [
+        ("console", "delete_topic", ["orders"], "done")
+    ]
+    with spark_log.connect(url) as log:
+        assert log.admin.list_topics() == []

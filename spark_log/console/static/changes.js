@@ -15,12 +15,17 @@ const field = (name, title, props = {}) => h("label", {}, title, h(props.rows ? 
 function change({ me, fail }, { title, verb, query, fields = [], confirm, done }) {
   const told = h("div", { class: "stack plan" }), actions = h("div", { class: "actions" });
   const cancel = h("button", { type: "button", onclick: () => box.close() }, "Cancel");
-  const dry = h("button", { class: "primary" }, "Dry run");
+  const dry = h("button", {}, "Dry run");
   const complain = (error) => told.replaceChildren(h("div", { class: "notice" }, error.message));
+
+  function begin() {
+    dry.className = "primary";
+    actions.replaceChildren(cancel, dry);
+  }
 
   async function plan(event) {
     event?.preventDefault();
-    actions.replaceChildren(cancel, dry);
+    begin();
     try {
       show(await get("plan", { ...query, ...Object.fromEntries(new FormData(form)) }));
     } catch (error) { complain(error); }
@@ -31,6 +36,7 @@ function change({ me, fail }, { title, verb, query, fields = [], confirm, done }
     const typed = confirm && h("label", {}, `Type ${confirm} to confirm`, h("input", { class: "mono", id: "confirm", oninput: (event) => { make.disabled = event.target.value !== confirm; } }));
     told.replaceChildren(h("p", { id: "plan" }, h("strong", {}, found.does)), ...found.notes.map((text) => h("div", { class: "notice warn" }, text)),
       ...[found.rows.length > 0 && rowsOf(found), typed].filter(Boolean));
+    dry.className = "";
     actions.replaceChildren(cancel, dry, make);
   }
 
@@ -40,13 +46,13 @@ function change({ me, fail }, { title, verb, query, fields = [], confirm, done }
       await send(me, command);
       box.close();
       done();
-    } catch (error) { complain(error); actions.replaceChildren(cancel, dry); }
+    } catch (error) { complain(error); begin(); }
   }
 
   const form = h("form", { class: "inner", onsubmit: plan, oninput: (event) => {
-    if (event.target.id !== "confirm") { told.replaceChildren(); actions.replaceChildren(cancel, dry); }
+    if (event.target.id !== "confirm") { told.replaceChildren(); begin(); }
   } }, h("h2", {}, title), fields, told, actions);
-  actions.append(cancel, dry);
+  begin();
   const box = dialog("wide", form);
   if (!fields.length) plan().catch(fail);
   return box;
@@ -54,7 +60,7 @@ function change({ me, fail }, { title, verb, query, fields = [], confirm, done }
 
 function rowsOf(found) {
   const names = Object.keys(found.rows[0]);
-  const list = table({ columns: names.map((name) => ({ name, title: name, right: typeof found.rows[0][name] === "number", class: "mono",
+  const list = table({ columns: names.map((name) => ({ name, title: name, right: typeof found.rows[0][name] === "number",
     cell: (row) => (typeof row[name] === "number" ? count(row[name]) : row[name] ?? "–") })) });
   list.set(found.rows);
   return h("div", { class: "card" }, list.node, found.total > found.rows.length && h("footer", {}, `the first ${count(found.rows.length)} of ${count(found.total)}`));
