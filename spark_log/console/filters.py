@@ -33,6 +33,7 @@ SIGNS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
     }
 )
 """`~`: the value contains the text."""
+FIELD_CHARS_MAX = 1000
 _FIELD = re.compile(r"\s*([^=!<>~]*[^=!<>~\s])\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 _PLAIN = re.compile(r"[\w -]+", re.ASCII)
 """Names that every writer of JSON writes in the same way."""
@@ -73,7 +74,7 @@ class Field(NamedTuple):
 
 def parse_field(text: str) -> Field:
     """Raises InvalidRequest for a text that is not a comparison."""
-    found = _FIELD.fullmatch(text)
+    found = _FIELD.fullmatch(text) if len(text) <= FIELD_CHARS_MAX else None
     if found is None:
         raise InvalidRequest(
             f"field: {text[:80]!r} is not a comparison: write a field, one of = != < <= > >= ~ and a value, "
