@@ -232,7 +232,7 @@ def _write_linked(view: View, context: Context) -> Steps[tuple[View, frozenset[s
         data = LINK + view.checkpoint.encode() + b"\n" + data
     key = checkpoint_key(view.state.version, context.unique())
     yield Put(key, (data,))
-    return view.moved(view.state, (yield List(CHECKPOINTS)), view.head), frozenset([key])
+    return view.moved(view.state, (yield List(CHECKPOINTS)), (view.before, view.head)), frozenset([key])
 
 
 def _decode_linked(data: bytes, name: str) -> State:

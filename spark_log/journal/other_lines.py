@@ -1,8 +1,9 @@
-"""Records of the metadata log that are there, and of which the log has another one in their versions.
+"""Records of the metadata log that are there, and of which the log has another one in their versions, or none.
 
 A client wrote after versions were lost, and then a later checkpoint was copied back: its record was replaced.  Or later
 records were copied back: each names the batch that it follows, which is another one by now, so they are void.  In both
-cases acknowledged records are not in the log.  A state knows the batches of its last versions (`State.line`).
+cases acknowledged records are not in the log.  A state knows the batches of its last versions (`State.line`).  A record behind the end
+of the log, which no version leads to, is one of them, too (`storage/beyond_the_end.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from spark_log.errors import CorruptObject, SparkLogError
-from spark_log.journal.lost_versions import GIVE_UP, LostVersions, note_loss, unnamed_in
+from spark_log.journal.lost_versions import GIVE_UP, LostVersions, note_loss, unnamed_in, versions_text
+from spark_log.journal.storage.beyond_the_end import records_beyond
 from spark_log.journal.storage.opening import WAVE_MAX, open_view, was_kept
 from spark_log.journal.store_operations import Get, List, Steps
 from spark_log.metadata.formats.batch_format import decode_batch
@@ -37,10 +39,19 @@ class OtherLine(NamedTuple):
     rows: int
     objects: tuple[str, ...]
     """The objects that this record names and the log does not."""
+    end: int | None = None
+    """Where the log ends, if that is before this version."""
 
     @property
     def text(self) -> str:
         what = f", with {counted(self.rows, 'record')} in {', '.join(self.objects)}" if self.objects else ""
+        if self.end is not None:
+            missing = versions_text(self.end + 1, self.version - 1)
+            return (
+                f"the log ends at version {self.end}, and {missing} before this one {'is' if missing[7] == ' ' else 'are'} not there: "
+                f"a client that used the log while its folder was set back to an older copy has left this file, so the changes in it do not count{what}. If "
+                f"nobody set the log back, these versions are lost: stop all clients and copy them from a copy or a mirror of the log"
+            )
         return (
             f"the log has another version {self.version}: clients wrote after versions were lost, and files of a copy were put "
             f"beside theirs, so the changes in this file do not count{what}"
@@ -62,7 +73,8 @@ def records_of_other_lines(state: State) -> Steps[list[OtherLine]]:
 
 def _not_of(state: State, names: Iterable[str]) -> Steps[dict[str, Batch]]:
     """The records among `names` that a state does not have, and that nobody has deleted up to now."""
-    first, found = state.version - len(state.line) + 1, dict[str, Batch]()
+    names = [*names]
+    first, found = state.version - len(state.line) + 1, {**(yield from records_beyond(state, names)).strays}
     names = [name for name in names if first <= (at := log_version(name)) <= state.version or at in state.strays]
     for at in range(0, len(names), WAVE_MAX):
         few = names[at : at + WAVE_MAX]
@@ -99,7 +111,9 @@ def note_objects(state: State, others: Sequence[OtherLine], now_ms: int) -> Step
     objects, versions = {name for one in others for name in one.objects}, [one.version for one in others]
     if objects:
         first, last = min(versions), max(versions)
-        lost = LostVersions(after=first - 1, upto=last, objects=tuple(sorted(objects)), again=first)
+        again = first if first <= state.version else 0  # a later one is of a client that had read the one before it
+        after, upto = (first - 1, last) if again else (state.version, last - 1)
+        lost = LostVersions(after=after, upto=upto, objects=tuple(sorted(objects)), again=again)
         yield from note_loss(state, lost, now_ms)
 
 
@@ -115,4 +129,5 @@ def _other(state: State, batch: Batch, name: str) -> Steps[OtherLine]:
     left = yield from unnamed_in(state, (made.name for commit in commits for made in commit.objects))
     rows = sum(run.rows for commit in commits for _, run in commit.slices)
     rows += sum(piece.end - piece.start for commit in commits for _, _, piece in commit.pieces)
-    return OtherLine(name, log_version(name), rows, tuple(sorted(left)))
+    end = state.version if log_version(name) > state.version else None
+    return OtherLine(name, log_version(name), rows, tuple(sorted(left)), end)

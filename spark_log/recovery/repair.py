@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,10 +31,11 @@ from spark_log.journal.lost_versions import (
     loss_text,
 )
 from spark_log.journal.other_lines import OtherLine, note_objects, records_of_other_lines
+from spark_log.journal.storage.beyond_the_end import records_beyond
 from spark_log.journal.storage.checkpointing import checkpoint, damaged_between, lost_checkpoint, put_aside
 from spark_log.journal.storage.log_format import FORMAT_VERSION, Format, check_is_here, parse_format, put_format
 from spark_log.journal.storage.log_remains import find_remains, remains_error
-from spark_log.journal.storage.opening import View, open_view, state_in, without_lost_records
+from spark_log.journal.storage.opening import View, open_view, state_in
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Steps, Stores, run
 from spark_log.metadata.decide_coordinators import closed_error, moved_to, moving_to
 from spark_log.metadata.maintenance.accepted_loss import renew, replay_after_loss
@@ -271,11 +272,12 @@ def _find(url: str, brokers: dict[int, Broker]) -> Steps[_Found]:
 def _find_damage(names: Sequence[str], records: Sequence[str], brokers: dict[int, Broker]) -> Steps[_Found]:
     states, damaged = yield from _read_checkpoints(names)
     base, state = yield from _furthest(states, frozenset(records))
-    chain = yield from without_lost_records(state, records)
+    beyond = yield from records_beyond(state, records)
     brokers.update(state.brokers)
-    stored = yield from _stored(state)
-    newest = max([*map(log_version, chain), *map(checkpoint_version, names), stored.upto])
+    stored = yield from _stored(state, beyond.strays.values())
+    newest = max([state.version, *map(log_version, beyond.chain), *map(checkpoint_version, names), stored.upto])
     if state.version < newest:
+        newest = max([newest, *map(log_version, beyond.strays)])
         yield from _check_unchanged([*names, *records])  # an object ahead may be of a client that writes meanwhile
         report = RepairReport(version=state.version, base=base, damaged=damaged)
         return (yield from _find_loss(report, state, stored, newest, records, [*names, *records]))
@@ -379,9 +381,15 @@ class _Stored(NamedTuple):
     """Versions that clients have written since the loss, as a text; empty: none."""
 
 
-def _stored(known: State) -> Steps[_Stored]:
+def _stored(known: State, strays: Iterable[Batch]) -> Steps[_Stored]:
+    """
+    strays:  records behind the end that are not of the log.  Their objects do not show that it had versions.
+    """
+    named = {
+        made.name for batch in strays for one in batch.records if isinstance(one, CommitRecord) for made in one.objects
+    }
     own: list[str] = yield List(DATA, OWN_ROOT)
-    stored, lost, ahead = set(own), list[str](), [(yield from find_lost(known, own))]
+    stored, lost, ahead = set(own), list[str](), [(yield from find_lost(known, {*own} - named))]
     for broker in sorted(known.brokers):
         try:
             found: list[str] = yield List(DATA, broker)
@@ -391,9 +399,11 @@ def _stored(known: State) -> Steps[_Stored]:
         if not found:
             lost.append(f"the root of broker {broker} has no objects (is its disk mounted?)")
         stored.update(found)
-        ahead.append((yield from find_lost(known, found, broker)))
+        ahead.append((yield from find_lost(known, {*found} - named, broker)))
     furthest = max(filter(None, ahead), key=lambda one: one.upto, default=None)
     kept = yield from _not_given_up(known, furthest)
+    if kept is not None and kept.objects and named.issuperset(kept.objects):
+        kept = None
     upto, last = (0 if one is None or one.upto <= known.version else one.upto for one in (kept, furthest))
     again = 0 if kept is None else (yield from given_again(known, kept))
     text = again_text(min(again, known.version), known.version) if again else ""

@@ -27,9 +27,10 @@ from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.index_reads import neighbours
 from spark_log.journal.journal import Journal
 from spark_log.journal.other_lines import MOVE, records_of_other_lines
+from spark_log.journal.storage.beyond_the_end import check_chain, without_lost_records
 from spark_log.journal.storage.checkpointing import damaged_between, damaged_checkpoints, lost_checkpoint
 from spark_log.journal.storage.missing_indexes import GIVE_UP
-from spark_log.journal.storage.opening import View, check_chain, open_view, without_lost_records
+from spark_log.journal.storage.opening import View, open_view
 from spark_log.journal.storage.storage_health import in_the_way
 from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
 from spark_log.metadata.commits.pending_commits import entries_with_pending, optional_copies
@@ -170,7 +171,7 @@ def _chain() -> Steps[tuple[View, list[Problem]]]:
 
 def _missing(view: View, names: Sequence[str]) -> list[Problem]:
     try:
-        check_chain(view, names)
+        check_chain(view.state, view.checkpoint, names)
     except CorruptObject as error:
         return [Problem("meta/log/", str(error))]
     return []

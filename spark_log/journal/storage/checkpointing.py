@@ -40,7 +40,7 @@ def look_again(view: View) -> Steps[View]:
     Raises LogRestored, WrongRoot if the storage has another log by now.
     """
     names = yield from check_same_log(view)
-    return view.moved(view.state, names, view.head)
+    return view.moved(view.state, names, (view.before, view.head))
 
 
 def checkpoint_and_truncate(view: View, context: Context, fence_before: int) -> Steps[View]:
@@ -87,7 +87,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
         view = view._replace(damaged=view.damaged | damaged)
         if not damaged:
             break
-    return view.moved(view.state, names, view.head), intact
+    return view.moved(view.state, names, (view.before, view.head)), intact
 
 
 def _listed_after(view: View, key: str) -> Steps[list[str]]:

@@ -337,7 +337,7 @@ def append(
                 and follows_checkpoint(view, newest_checkpoint(names))
                 and not went_back(view, names)
             ):
-                return view.moved(state, names, first_line(data)), {batch.id: state.version}
+                return view.moved(state, names, (_head_of(view), first_line(data))), {batch.id: state.version}
             gone = max((version for (version, _), start in zip(heads, last, strict=True) if start is None), default=0)
             if gone and (yield from newest_checkpoint_from(gone)) is None:
                 if not (yield from _withdraw(key, gone, batch)):
@@ -357,6 +357,10 @@ def append(
         yield from check_is_there(view.log)
         raise restored_error(f"version {withdrawn}")
     return view, seen
+
+
+def _head_of(view: View) -> bytes:
+    return view.head if view.unconfirmed is None else view.unconfirmed.head
 
 
 def _withdraw(key: str, gone: int, batch: Batch) -> Steps[bool]:

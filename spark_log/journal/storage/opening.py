@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from spark_log.errors import CorruptObject, SparkLogError
+from spark_log.journal.storage.beyond_the_end import is_of_lost_log, records_beyond
 from spark_log.journal.storage.log_identity import LogIdentity, check_is_there, restored_error
 from spark_log.journal.store_operations import Answered, Changes, Get, List, Op, Steps
 from spark_log.metadata.formats.batch_format import decode_batch, first_line
@@ -16,18 +16,16 @@ from spark_log.metadata.formats.checkpoint_format import decode_checkpoint
 from spark_log.metadata.lines import follows, has_line_of
 from spark_log.metadata.records import Batch, FenceRecord
 from spark_log.metadata.replay import is_of_other_log, replay
-from spark_log.metadata.restores import is_former, record_id, seen_in, was_set_back
+from spark_log.metadata.restores import record_id, seen_in, was_set_back
 from spark_log.metadata.set_backs import following, replaced
 from spark_log.metadata.state import State
-from spark_log.store.object_names import CHECKPOINTS, FORMAT_KEY, LOG, checkpoint_version, log_key, log_version
+from spark_log.store.object_names import CHECKPOINTS, FORMAT_KEY, LOG, checkpoint_version, log_key
 
 logger = logging.getLogger("spark_log")
 
 KEPT_CHECKPOINTS = 2
 HOLE_PROBES = (1, 2, 4, 8, 16, 32, 64)
 """Distances after the first absent version at which opening a log probes for records: none may exist."""
-RANGES_MAX = 3
-"""Ranges of missing versions that an error names."""
 REPAIR = "stop all writers and run `pylog repair --dry-run`"
 WAVE_MAX = 64
 """Maximum number of versions that are read ahead in parallel."""
@@ -64,6 +62,8 @@ class View(NamedTuple):
     """Records that `peek` has found after the state."""
     log: LogIdentity | None = None
     """None: not known; then nobody notices that the storage has another log."""
+    before: bytes = b""
+    """First line of the record before that: if a folder is deleted while a process writes, its last record may stay."""
 
     @property
     def newest(self) -> State:
@@ -79,12 +79,16 @@ class View(NamedTuple):
     def heads(self) -> list[tuple[int, bytes]]:
         """Versions with the first lines of their records, which identify the log."""
         known = [(self.state.version, self.head)] if self.head else []
+        known += [(self.state.version - 1, self.before)] if self.before else []
         return known if self.unconfirmed is None else [*known, (self.newest.version, self.unconfirmed.head)]
 
-    def moved(self, state: State, names: Sequence[str], head: bytes) -> View:
-        """The view with another state, confirmed by a listing of checkpoints."""
+    def moved(self, state: State, names: Sequence[str], heads: tuple[bytes, bytes]) -> View:
+        """The view with another state, confirmed by a listing of checkpoints.
+
+        heads:  `before` and `head`.
+        """
         newest = newest_checkpoint([name for name in names if name not in self.damaged])
-        return self._replace(checkpoint=newest, state=state, head=head, unconfirmed=None)
+        return self._replace(checkpoint=newest, state=state, before=heads[0], head=heads[1], unconfirmed=None)
 
 
 def open_view(names: Sequence[str] | None = None, ahead: int = 0) -> Steps[View]:
@@ -224,7 +228,7 @@ def catch_up(
     Raises CorruptObject for a record that is damaged or missing, LogRestored if an older copy of the log was restored.
     """
     view = view._replace(unconfirmed=None)
-    state, head, wave, names = view.state, view.head, len(found) or wave, None
+    state, heads, wave, names = view.state, (view.before, view.head), len(found) or wave, None
     last: Sequence[bytes | None] = ()
     failed: SparkLogError | None = None
     while names is None:
@@ -242,7 +246,7 @@ def catch_up(
                 *last, names = answers[wave:]
                 break
         before = state.version
-        state, head, failed, fenced, in_order = _replayed(state, head, zip(keys, answers, strict=False), seen)
+        state, heads, failed, fenced, in_order = _replayed(state, heads, zip(keys, answers, strict=False), seen)
         if base is None and not in_order:  # the records before the view may be others by now
             if changed is not None:
                 changed[-1] = False
@@ -250,7 +254,7 @@ def catch_up(
         peek &= not fenced and failed is None
         ended = failed is not None or state.version < before + wave
         if ended and peek and state is not view.state:
-            return view._replace(unconfirmed=Unconfirmed(state, head))
+            return view._replace(unconfirmed=Unconfirmed(state, heads[1]))
         if ended and failed is None and base is not None:
             names = yield from _list_beyond(state, view, base)
         elif ended:
@@ -262,7 +266,7 @@ def catch_up(
     if failed is not None:
         raise CorruptObject(f"{failed}; {REPAIR}") if isinstance(failed, CorruptObject) else failed
     is_there = yield from _is_still_there(view, state, names, last, base)
-    return view.moved(state, names, head) if is_there else None
+    return view.moved(state, names, heads) if is_there else None
 
 
 def _is_still_there(
@@ -306,18 +310,39 @@ def check_same_log(view: View) -> Steps[list[str]]:
     The record of the view's version identifies the log, or the known checkpoint if `head` is not known.  Either is
     deleted only after two later checkpoints, which are kept: another log that has two is not noticed.
     """
-    version, head = view.state.version, view.head
-    mark = log_key(version) if head else view.checkpoint
-    if not mark:
-        return (yield List(CHECKPOINTS))
-    found, names = yield [Get(mark, 0, max(1, len(head))), List(CHECKPOINTS)]
-    if found is not None and (not head or found == head):
+    if not view.heads:
+        return (yield from _check_has_checkpoint(view))
+    *last, names = yield confirming_reads(view)
+    gone = _changed(view, last)
+    if not gone:
         return [*names]
     names = yield List(CHECKPOINTS)
-    if sum(checkpoint_version(name) >= version if head else name > mark for name in names) < KEPT_CHECKPOINTS:
+    if sum(checkpoint_version(name) >= gone for name in names) < KEPT_CHECKPOINTS:
         yield from check_is_there(view.log)
-        raise restored_error(f"version {version}")
+        raise restored_error(f"version {gone}")
     return [*names]
+
+
+def _check_has_checkpoint(view: View) -> Steps[list[str]]:
+    if not view.checkpoint:
+        return (yield List(CHECKPOINTS))
+    found, names = yield [Get(view.checkpoint, 0, 1), List(CHECKPOINTS)]
+    if found is not None:
+        return [*names]
+    names = yield List(CHECKPOINTS)
+    if sum(name > view.checkpoint for name in names) < KEPT_CHECKPOINTS:
+        yield from check_is_there(view.log)
+        raise restored_error(f"version {view.state.version}")
+    return [*names]
+
+
+def _changed(view: View, last: Sequence[bytes | None]) -> int:
+    """The newest version of a view with another record by now, or none; 0: there is no such version.
+
+    last:  what `confirming_reads` has read of the records.
+    """
+    pairs = zip(view.heads, last, strict=False)
+    return max((version for (version, head), start in pairs if start != head), default=0)
 
 
 def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None]) -> Steps[bool]:
@@ -327,16 +352,16 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     Raises LogRestored if the restored copy has not reached it: commits of this process are not in it.  Raises WrongRoot
     as `check_is_there` does.
 
-    last:  the start of the record of the view's version, read again; empty if it was not read.
+    last:  the starts of the records of the view's last versions, read again; empty if they were not read.
     """
     version = view.state.version
-    if last and last[0] != view.head:
+    if changed := _changed(view, last):
         yield from check_is_there(view.log)
-        newest = yield from newest_checkpoint_from(version)
+        newest = yield from newest_checkpoint_from(changed)
         if newest is not None:
             return newest == view.checkpoint
-        if last[0] is None:
-            raise restored_error(f"version {version}")
+        if last[0] is None or last[-1] is None:
+            raise restored_error(f"version {changed}")
         logger.warning("version %d has changed: an older copy of the log was restored, opening it again", version)
         return False
     if not went_back(view, names):
@@ -363,38 +388,23 @@ def newest_checkpoint_from(version: int) -> Steps[str | None]:
 def _list_beyond(state: State, view: View, base: Base) -> Steps[Sequence[str] | None]:
     """The checkpoints, listed after the version that follows the state was found absent; None if it exists by now.
 
-    Raises CorruptObject if it does not although later records exist: each was put after the one before it.
+    Raises CorruptObject if it does not although later records exist: each was put after the one before it.  A record
+    that a client of a lost log has left does not count.
     """
     following = log_key(state.version + 1)
     probes = [log_key(state.version + 1 + distance) for distance in HOLE_PROBES]
     names, *found = yield [List(CHECKPOINTS), *map(Get, probes)]
     there = [(key, data) for key, data in zip(probes, found, strict=True) if data is not None]
-    beyond = next((key for key, data in there if not _is_of_lost_log(state, data, key)), None)
+    beyond = next((key for key, data in there if not is_of_lost_log(state, data, key)), None)
     if beyond is None:
         return names
-    if (yield Get(following)) is not None:
+    records = yield List(LOG)
+    if following in records:
         return None
-    if _is_confirmed(view, names := (yield List(CHECKPOINTS)), base):
-        raise CorruptObject(f"{following} is missing, but {beyond} exists; {REPAIR}")
+    later = yield from records_beyond(state, records)
+    if later.chain and _is_confirmed(view, names := (yield List(CHECKPOINTS)), base):
+        raise CorruptObject(f"{following} is missing, but {later.chain[0]} exists; {REPAIR}")
     return names
-
-
-def _is_of_lost_log(state: State, data: bytes, key: str) -> bool:
-    """Whether a process that still used the log put a record, after it had been lost and restored from a copy."""
-    try:
-        return is_former(state, decode_batch(data, key).history)
-    except SparkLogError:
-        return False
-
-
-def without_lost_records(state: State, names: Iterable[str]) -> Steps[list[str]]:
-    """The records of a listing that are not beyond the end of the log as leftovers of one before a restore."""
-    found = list[str]()
-    for name in names:
-        is_beyond = bool(state.restores) and log_version(name) > state.version
-        if not is_beyond or not _is_of_lost_log(state, (yield Get(name)) or b"", name):
-            found.append(name)
-    return found
 
 
 def _is_confirmed(view: View, names: Sequence[str], base: Base | None) -> bool:
@@ -425,8 +435,8 @@ class _Replayed(NamedTuple):
 
     state: State
     """After them."""
-    head: bytes
-    """First line of the last one."""
+    heads: tuple[bytes, bytes]
+    """First lines of the last two."""
     failed: SparkLogError | None
     """The error of the unreadable one."""
     fenced: bool
@@ -436,7 +446,7 @@ class _Replayed(NamedTuple):
 
 
 def _replayed(
-    state: State, head: bytes, objects: Iterable[tuple[str, bytes | None]], seen: dict[str, int] | None
+    state: State, heads: tuple[bytes, bytes], objects: Iterable[tuple[str, bytes | None]], seen: dict[str, int] | None
 ) -> _Replayed:
     fenced, in_order = False, True
     for key, data in objects:
@@ -445,13 +455,13 @@ def _replayed(
         try:
             batch = decode_batch(data, key)
         except SparkLogError as error:  # it may be a leftover below a newer checkpoint: a listing decides
-            return _Replayed(state, head, error, fenced, in_order)
+            return _Replayed(state, heads, error, fenced, in_order)
         in_order &= follows(state, batch)
-        state, head = replay(state, batch), first_line(data)
+        state, heads = replay(state, batch), (heads[1], first_line(data))
         fenced |= moves_fence(batch)
         if seen is not None:
             seen[batch.id] = state.version
-    return _Replayed(state, head, None, fenced, in_order)
+    return _Replayed(state, heads, None, fenced, in_order)
 
 
 def moves_fence(batch: Batch) -> bool:
@@ -547,7 +557,7 @@ def _is_other_log(view: View) -> Steps[bool]:
 def follow(view: View, told: Answered | Changes) -> Steps[View]:
     """The view with the changes that the coordinator returned, or with those in the storage if it returned none."""
     if told.state is not None:
-        return view._replace(state=told.state, head=b"", unconfirmed=None)
+        return view._replace(state=told.state, head=b"", before=b"", unconfirmed=None)
     if not told.batches:
         return (yield from _skip_on(view))
     state = view.state
@@ -556,7 +566,7 @@ def follow(view: View, told: Answered | Changes) -> Steps[View]:
         if is_of_other_log(state, batch):
             return (yield from refresh(view))
         state = replay(state, batch)
-    return view._replace(state=state, head=first_line(told.batches[-1]), unconfirmed=None)
+    return view._replace(state=state, head=first_line(told.batches[-1]), before=b"", unconfirmed=None)
 
 
 def _skip_on(view: View) -> Steps[View]:
@@ -569,27 +579,3 @@ def _skip_on(view: View) -> Steps[View]:
         return (yield from refresh(view))
     yield from check_is_there(view.log)
     return _continued(view, (yield from open_view(names)))
-
-
-def check_chain(view: View, names: Sequence[str]) -> None:
-    """Raises CorruptObject if a version is missing after the newest checkpoint, among the existing records.
-
-    names: a listing of `meta/log/` that began after the view was read; later commits are not a hole.
-    """
-    versions = {log_version(name) for name in names}
-    end = max(versions | {view.state.version})
-    missing = [v for v in range(checkpoint_version(view.checkpoint) + 1, end + 1) if v not in versions]
-    if missing:
-        raise CorruptObject(
-            f"the metadata log has a hole: no records of {_ranges(missing)} are there, but version {end} is later. Restore "
-            "them from a copy of the log, or run `pylog repair --dry-run`, which shows what is lost. If a record after "
-            f"the hole is not of this log, move it out of {LOG}"
-        )
-
-
-def _ranges(versions: Sequence[int]) -> str:
-    """`version 3`, `versions 4 to 98`; the first three ranges of several."""
-    starts = [version for before, version in pairwise([-1, *versions]) if version != before + 1]
-    ends = [version for version, after in pairwise([*versions, -1]) if after != version + 1]
-    said = [f"versions {a} to {b}" if a != b else f"version {a}" for a, b in zip(starts, ends, strict=True)]
-    return ", ".join(said[:RANGES_MAX]) + (f" and {len(said) - RANGES_MAX} more ranges" if said[RANGES_MAX:] else "")

@@ -15,8 +15,9 @@ from spark_log.errors import (
     UnsupportedVersion,
 )
 from spark_log.journal.journal import Journal
+from spark_log.journal.storage.beyond_the_end import check_chain
 from spark_log.journal.storage.checkpointing import checkpoint, truncate
-from spark_log.journal.storage.opening import check_chain, open_view
+from spark_log.journal.storage.opening import open_view
 from spark_log.metadata.topics.decide_topics import decide_set_configs
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
@@ -90,7 +91,8 @@ def test_a_log_opens_after_its_old_records_are_gone(make: Callable[[Path], Objec
     assert log_key(1) not in names and len(names) < 300
     assert left_behind.poll() == journal.state or left_behind.refresh() == journal.state
     assert open_log(store).state == journal.state
-    check_chain(journal.run(open_view()), names)
+    view = journal.run(open_view())
+    check_chain(view.state, view.checkpoint, names)
 
 
 @stores
@@ -209,10 +211,10 @@ def test_a_hole_in_the_log_is_found(make: Callable[[Path], ObjectStore], tmp_pat
     for sequence in range(5, 9):
         commit(journal, "p", sequence)
     # The log has moved on between the view and the listing.
-    check_chain(view, store.list(LOG))
+    check_chain(view.state, view.checkpoint, store.list(LOG))
     store.delete([log_key(3)])
     with pytest.raises(CorruptObject, match=r"no records of version 3 are there, but version 10 is later"):
-        check_chain(view, store.list(LOG))
+        check_chain(view.state, view.checkpoint, store.list(LOG))
     with pytest.raises(CorruptObject, match=rf"{log_key(3)} is missing, but .* exists; .*pylog repair"):
         open_log(store)
 
