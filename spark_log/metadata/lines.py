@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
+from spark_log.errors import ConcurrentChange
 from spark_log.metadata.records import Batch
-from spark_log.metadata.restores import history_of
+from spark_log.metadata.restores import check_history, history_of
 from spark_log.metadata.state import State
 
 LINE_VERSIONS = 128
@@ -57,3 +58,17 @@ def is_of_plan(state: State, plan: str) -> bool:
     if found is None or found[1] != history_of(state):
         return False
     return found[2] is None or (int(found[2]) <= state.version and _has(state, int(found[2]), found[3]))
+
+
+def check_plan(state: State, plan: str, doing: str) -> None:
+    """Raises ConcurrentChange if the log was restored from a copy, or set back to an older one, since a plan.
+
+    doing:  what was begun then, for the message.
+    """
+    found = _PLAN.fullmatch(plan)
+    check_history(state, plan if found is None else found[1], doing)
+    if not is_of_plan(state, plan):
+        raise ConcurrentChange(
+            f"{doing}: the log was set back to an older copy meanwhile, and may lack what this has found or changed: run "
+            "it again"
+        )

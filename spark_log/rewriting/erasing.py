@@ -24,8 +24,8 @@ from spark_log.journal.failure_isolation import Entries, Failures, partition_nam
 from spark_log.journal.sealing import SWAP_TRIES, prune, prune_indexes, renew_indexes
 from spark_log.journal.set_aside import SetAside
 from spark_log.journal.store_operations import Get, Op, Refresh, Steps, together
+from spark_log.metadata.lines import check_plan
 from spark_log.metadata.records import Piece
-from spark_log.metadata.restores import check_history
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
 from spark_log.rewriting.maintenance_memory import LiveSlices
@@ -58,7 +58,7 @@ class Erasing:
     ends: Mapping[int, int]
     """By partition: records before this offset are erased."""
     history: str
-    """The history of the log in which the ends were looked up."""
+    """The log in which the ends were looked up: `plan_of`."""
     keys: KeySet
     failures: Failures
     """Data that cannot be read or written.  The rest is erased."""
@@ -67,8 +67,8 @@ class Erasing:
     """Only these are searched; None: all."""
 
     def check(self, state: State) -> None:
-        """Raises ConcurrentChange if the log was restored from a copy since: other records are before the ends then."""
-        check_history(state, self.history, f"erasing from {self.topic}")
+        """Raises ConcurrentChange if the log was restored or set back since: other records are before the ends then."""
+        check_plan(state, self.history, f"erasing from {self.topic}")
 
     def is_searched(self, name: str) -> bool:
         """Whether the object is searched."""

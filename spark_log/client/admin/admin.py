@@ -64,9 +64,11 @@ from spark_log.metadata.commands import (
 )
 from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, RemoveMember, known_group
 from spark_log.metadata.groups.shared_groups import members_in_force
+from spark_log.metadata.lines import check_plan, plan_of
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.replicas.reassignments import PartitionReassignment
-from spark_log.metadata.restores import check_history, history_of
+from spark_log.metadata.restores import history_of
+from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.topics.decide_topics import topic_named
 from spark_log.metadata.topics.schemas import schemas_of
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, TopicPartition
@@ -221,8 +223,9 @@ class Admin:
         for tp, at in parsed.items():
             offset = at.offset if isinstance(at, At) else WHOLE if isinstance(at, Latest) else resolved[tp]
             starts.append(Start(*keys[tp], offset))
-        reply = self._journal.propose(Trim(starts=tuple(starts), history=history_of(state)))
-        check_history(self._journal.state, history_of(state), "delete records")
+        plan = plan_of(state)
+        reply = self._journal.propose(Trim(starts=tuple(starts), history=plan))
+        check_plan(self._journal.state, plan, "delete records")
         return {tp: reply[key] for tp, key in keys.items()}
 
     def erase_records(
@@ -294,9 +297,11 @@ class Admin:
         parsed = {tp: parse_position(at) for tp, at in offsets.items() if tp not in noted}
         found = resolve(self._journal, parsed)
         entries = group_entries(state, {**noted, **{tp: OffsetAndMetadata(at) for tp, at in found.items()}})
-        history = history_of(state)
-        self._journal.propose(CommitOffsets(commit=GroupCommit(group, UNFENCED, entries), history=history))
-        check_history(self._journal.state, history, f"alter offsets of group {group}")
+        plan, commit = plan_of(state), GroupCommit(group, UNFENCED, entries)
+        self._journal.propose(
+            CommitOffsets(commit=commit, history=history_of(state)), set_back=lineage_of(state).set_back
+        )
+        check_plan(self._journal.state, plan, f"alter offsets of group {group}")
 
     def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete the committed offsets of a group in some partitions.
@@ -562,8 +567,9 @@ class Admin:
         state = self._journal.refresh()
         known = state.producers.get(producer)
         epoch = None if known is None else known.epoch  # a newer one is kept, if this is sent again
-        abort = AbortTransaction(producer=producer, epoch=epoch, history=history_of(state))
-        self._propose({transactional_id: abort})
+        plan = plan_of(state)
+        self._propose({transactional_id: AbortTransaction(producer=producer, epoch=epoch, history=plan)})
+        check_plan(self._journal.state, plan, f"abort transaction {transactional_id}")
 
     # ---------------------------------------------------------------------------------------------------------- common
 

@@ -21,10 +21,10 @@ from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.commands import Report
 from spark_log.metadata.erasures import Root, roots_of
+from spark_log.metadata.lines import plan_of
 from spark_log.metadata.records import ErasedRecord
 from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.metadata.replicas.replicas import is_active
-from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.metadata.topics.decide_topics import topic_named
 from spark_log.positions import parse_position
@@ -113,7 +113,7 @@ def erase_records(
         topic=topic,
         topic_id=topic_id,
         ends={tp.partition: end for tp, end in ends.items()},
-        history=history_of(began),
+        history=plan_of(began),
         keys=wanted,
         failures=Failures(journal.metadata.url),
         progress=progress,

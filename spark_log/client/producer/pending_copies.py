@@ -26,10 +26,10 @@ from spark_log.errors import (
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.metadata.commits.pending_commits import LackingObject
+from spark_log.metadata.lines import plan_of
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replicas.replica_commands import AddPendingCopies
 from spark_log.metadata.replicas.replicas import is_active, is_current
-from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.model import Placed
 from spark_log.roots.replica_puts import copy_missing, look_for
@@ -78,7 +78,7 @@ def await_visible(journal: Journal, committed: Committed, again: Callable[[], Co
 
 def _copied_some(journal: Journal, lacking: Sequence[LackingObject], until_ms: float) -> bool:
     """Copy what a commit waits for, and say so in the log; whether something of it succeeded."""
-    history = history_of(journal.newest)
+    history = plan_of(journal.newest)
     made = copied(journal, lacking, until_ms)
     with suppress(SparkLogError):  # the replicator records copies, too
         return bool(made) and bool(journal.propose(AddPendingCopies(copies=made, history=history)))
@@ -169,7 +169,7 @@ class _Copier:
         the roots with copies that do not answer: then the replicator continues.
         """
         began, state = self._clock.monotonic_ms(), self.journal.newest
-        limit_ms, history = int(cluster_config(state.configs, "replica.lag.time.max.ms")), history_of(state)
+        limit_ms, history = int(cluster_config(state.configs, "replica.lag.time.max.ms")), plan_of(state)
         some = list(still_lacking(state, some))
         old = [one for one in some if began - one.since_ms >= limit_ms]
         readable = from_answering(self.journal, [one.lacking for one in old])

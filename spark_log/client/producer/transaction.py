@@ -44,6 +44,7 @@ from spark_log.errors import (
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import TRANSACTIONAL, AbortTransaction, InitProducer
 from spark_log.metadata.groups.group_commands import UNFENCED, Committer, check_read
+from spark_log.metadata.lines import plan_of
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.set_backs import Lineage, lineage_of
 from spark_log.model import OffsetAndMetadata, TopicPartition
@@ -99,7 +100,7 @@ class Transaction:
         self._first: dict[str, TopicSchema] = {}
         """By topic, the schema that this transaction gives to it, because it had none (`schema.auto`)."""
         self._uploader: Uploader | None = None
-        self._upload_epoch, self._lineage = 0, Lineage("", "")
+        self._upload_epoch, self._lineage, self._plan = 0, Lineage("", ""), ""
         self._failed: Exception | None = None
         self._timeout_ms: int = self._settings["transaction_timeout_ms"]
         self._deadline_ms = 0
@@ -124,6 +125,7 @@ class Transaction:
         self.epoch = self._journal.propose(InitProducer(producer=self._producer, timeout_ms=self._timeout_ms))
         began = self._journal.recent()
         self._topics, self._upload_epoch, self._lineage = began.names, began.version, lineage_of(began)
+        self._plan = plan_of(began)
         self._uploader = Uploader(
             self._journal.roots.own,
             self._upload_epoch,
@@ -162,7 +164,7 @@ class Transaction:
         if cut_off or isinstance(error, CommitUnknown | CoordinatorNotAvailable | StorageUnavailable):
             return  # do not delay the error by waiting longer for the log
         try:
-            abort = AbortTransaction(producer=self._producer, epoch=self.epoch, history=self._lineage.history)
+            abort = AbortTransaction(producer=self._producer, epoch=self.epoch, history=self._plan)
             self._journal.propose(abort)
         except SparkLogError as failed:
             logger.warning(
