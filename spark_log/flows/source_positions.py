@@ -12,6 +12,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, Stand
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.restores import history_of
+from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import GroupPosition, GroupState, State, TopicKey
 
 
@@ -31,7 +32,8 @@ def set_starts(journal: Journal, options: FlowOptions) -> None:
     expected = tuple(Stand(*key, None) for key in keys.values())
     with suppress(GroupInUse, ConcurrentChange):  # another process of the flow has done it, or the tasks will say why
         if commit.offsets:
-            journal.propose(CommitOffsets(commit=commit, live_only=True, expected=expected, history=history_of(state)))
+            command = CommitOffsets(commit=commit, live_only=True, expected=expected, history=history_of(state))
+            journal.propose(command, set_back=lineage_of(state).set_back)
 
 
 def newest_state(journal: Journal, options: FlowOptions) -> State:

@@ -20,13 +20,15 @@ from spark_log.errors import OffsetOutOfRange, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import AddPartitions, DeleteTopic, SetConfigs, SeveralCommands, Single
 from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, Stand
+from spark_log.metadata.lines import check_plan, plan_of
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replicas.decide_reassignments import NewReplicas
 from spark_log.metadata.replicas.decide_replicas import check_replica_list
 from spark_log.metadata.replicas.placement import Replicas
 from spark_log.metadata.replicas.replica_commands import AlterReassignments
-from spark_log.metadata.restores import check_history, history_of
+from spark_log.metadata.restores import history_of
+from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import GroupState, State
 from spark_log.metadata.topics.decide_topics import topic_named
 from spark_log.model import NewTopic, OffsetAndMetadata, TopicPartition
@@ -126,6 +128,7 @@ class Draft:
         self.changes = Differences([], {}, {}, {}, {}, {}, {}, {})
         self.state = journal.refresh()
         """After the commands."""
+        self._plan, self._set_back = plan_of(self.state), lineage_of(self.state).set_back
         self._journal, self._commands = journal, list[Single]()
         self._now_ms = journal.context.clock.now_ms()
 
@@ -137,8 +140,8 @@ class Draft:
     def commit(self) -> None:
         """All of them, or none.  Raises ConcurrentChange if a group has committed where they set its position."""
         if self._commands:
-            self._journal.propose(SeveralCommands(commands=tuple(self._commands)))
-            check_history(self._journal.state, history_of(self.state), "apply")
+            self._journal.propose(SeveralCommands(commands=tuple(self._commands)), set_back=self._set_back)
+            check_plan(self._journal.state, self._plan, "apply")
 
 
 def plan_changes(journal: Journal, declared: Declared, *, resets: bool = False) -> Draft:

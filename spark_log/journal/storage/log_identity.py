@@ -19,6 +19,8 @@ class LogIdentity(NamedTuple):
     """The URL of its storage."""
     is_mirror: bool = False
     """Whether this process copies to it, or makes a log of it: nobody else writes checkpoints there."""
+    is_direct: bool = False
+    """A get costs almost nothing."""
 
 
 def check_is_there(log: LogIdentity | None) -> Steps[None]:

@@ -79,7 +79,8 @@ class View(NamedTuple):
     def heads(self) -> list[tuple[int, bytes]]:
         """Versions with the first lines of their records, which identify the log."""
         known = [(self.state.version, self.head)] if self.head else []
-        known += [(self.state.version - 1, self.before)] if self.before else []
+        if self.before and self.log is not None and self.log.is_direct:
+            known.append((self.state.version - 1, self.before))
         return known if self.unconfirmed is None else [*known, (self.newest.version, self.unconfirmed.head)]
 
     def moved(self, state: State, names: Sequence[str], heads: tuple[bytes, bytes]) -> View:
@@ -398,10 +399,11 @@ def _list_beyond(state: State, view: View, base: Base) -> Steps[Sequence[str] | 
     beyond = next((key for key, data in there if not is_of_lost_log(state, data, key)), None)
     if beyond is None:
         return names
-    records = yield List(LOG)
-    if following in records:
+    if (yield Get(following)) is not None:
         return None
-    later = yield from records_beyond(state, records)
+    later = yield from records_beyond(state, (yield List(LOG)))
+    if following in later.chain:
+        return None
     if later.chain and _is_confirmed(view, names := (yield List(CHECKPOINTS)), base):
         raise CorruptObject(f"{following} is missing, but {later.chain[0]} exists; {REPAIR}")
     return names

@@ -76,7 +76,7 @@ class StorageLog:
         """
         self.context = context
         self.form, self._store, self._listed = form, store, listed
-        self._identity = LogIdentity(form.cluster_id, store.url, is_mirror)
+        self._identity = LogIdentity(form.cluster_id, store.url, is_mirror, store.local)
         self._probed, self._is_format_old = False, opens_later
         """The second: whether `form` may have been read long ago."""
 
