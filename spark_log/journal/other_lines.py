@@ -15,14 +15,14 @@ from typing import NamedTuple
 from spark_log.errors import CorruptObject, SparkLogError
 from spark_log.journal.lost_versions import GIVE_UP, LostVersions, note_loss, unnamed_in, versions_text
 from spark_log.journal.storage.beyond_the_end import records_beyond
-from spark_log.journal.storage.opening import WAVE_MAX, open_view, was_kept
+from spark_log.journal.storage.opening import WAVE_MAX, View, open_again, open_view, was_kept
 from spark_log.journal.store_operations import Get, List, Steps
 from spark_log.metadata.formats.batch_format import decode_batch
 from spark_log.metadata.lines import mark_of
 from spark_log.metadata.records import Batch, CommitRecord
 from spark_log.metadata.restores import is_former
 from spark_log.metadata.state import State
-from spark_log.store.object_names import CHECKPOINTS, LOG, log_version
+from spark_log.store.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key, log_version
 from spark_log.text import counted
 
 MOVE = (
@@ -89,6 +89,17 @@ def _not_of(state: State, names: Iterable[str]) -> Steps[dict[str, Batch]]:
         for name, batch in found.items()
         if (version := log_version(name)) > state.fence or was_kept(version, checkpoints)
     }
+
+
+def in_line(view: View) -> Steps[View]:
+    """The view, or the log opened again if a record after the newest checkpoint is another one by now.
+
+    That of the view's version may have been lost, and copied back behind records that others wrote meanwhile.
+    """
+    state, known = view.state, checkpoint_version(view.checkpoint)
+    versions = (version for version in range(known + 1, state.version + 1) if version not in state.strays)
+    others = yield from _not_of(state, map(log_key, versions))
+    return (yield from open_again(view)) if others else view
 
 
 def is_suspect(state: State) -> bool:

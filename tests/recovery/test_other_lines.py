@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,19 @@ import pytest
 import spark_log
 from spark_log import Log
 from spark_log.errors import CorruptObject, InvalidRequest
+from spark_log.journal.journal import Journal
 from spark_log.journal.other_lines import records_of_other_lines
 from spark_log.maintenance.maintain import checkpoint, maintain_round
 from spark_log.recovery.log_move import move_log
 from spark_log.recovery.lost_ends import lost_text
 from spark_log.recovery.verify import verify
 from spark_log.recovery.verify_repair import verify_and_repair
+from spark_log.runtime.clock import SystemClock
+from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, LOG, log_key
-from tests.recovery.test_lost_ends import pass_the_fence, repaired, young_log
+from spark_log.testing.stores import Wrapper
+from tests.recovery.test_lost_ends import lose_after, pass_the_fence, repaired, young_log
 from tests.recovery.test_partly_restored_ends import LostEnd
 from tests.server.quorum.founding import Nodes, adopt, cluster_id
 
@@ -188,3 +193,69 @@ def test_maintenance_says_what_is_in_its_way(tmp_path: Path) -> None:
     assert f"nothing is deleted, because of {log_key(end.version + 2)}" in first
     assert "and 3 more" in first and "`pylog repair` moves the file away" in first
     assert len(end.store.list(CHECKPOINTS)) == 2
+
+
+class IdleClient(LateWrites):
+    """A client that has read the lost versions, and was idle until some of them were copied back."""
+
+    def __init__(self, folder: Path, *, store: Callable[[Path], ObjectStore]) -> None:
+        super().__init__(folder)
+        self.clock = SkewedTime()
+        shutil.rmtree(self.folder / "meta")
+        shutil.copytree(self.copy / "meta", self.folder / "meta")
+        self.idle = Log(Journal.open(store(self.folder), create=False, clock=self.clock))
+        assert values(self.idle) == LOST
+        lose_after(self.folder, self.version)
+        with self.opened() as late:
+            late.append("t", [{"value": "LATE0"}])
+        self.put_back(RECORDS)
+        assert (self.folder / log_key(self.idle.journal.state.version)).exists()
+
+    def wait(self, milliseconds: int) -> None:
+        self.clock.passed_ms += milliseconds
+
+
+def on_disk(folder: Path) -> ObjectStore:
+    return LocalStore(str(folder))
+
+
+class Bucket(Wrapper):
+    """A store whose requests are slow."""
+
+    local = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(LocalStore(str(folder)))
+
+
+class SkewedTime(SystemClock):
+    """The system's clock, whose monotonic time a test advances."""
+
+    passed_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.passed_ms
+
+
+# Promise: format/metadata.md#records
+def test_an_idle_client_gets_no_acknowledgement_for_a_record_that_does_not_count(tmp_path: Path) -> None:
+    """The record that it follows is there, and one before that is another one by now."""
+    end = IdleClient(tmp_path, store=on_disk)
+    end.wait(2000)
+    end.idle.append("t", [{"value": "NEXT"}])
+    assert values(end.idle) == values(end.opened()) == ["LATE0", "NEXT"]
+    assert end.idle.journal.state.set_backs
+
+
+# Promise: format/metadata.md#records
+@pytest.mark.parametrize("store", [on_disk, Bucket])
+def test_no_checkpoint_of_another_line_takes_the_place_of_the_log(
+    tmp_path: Path, store: Callable[[Path], ObjectStore]
+) -> None:
+    end = IdleClient(tmp_path, store=store)
+    end.wait(2000)
+    journal = end.idle.journal
+    view = journal.run(journal.metadata_log.checkpoint(journal.view))
+    assert view.state.set_backs and end.store.list(CHECKPOINTS)[-1] == view.checkpoint
+    assert values(end.opened()) == ["LATE0"]
+    assert end.others() == [log_key(end.version + number) for number in range(2, 6)]

@@ -64,6 +64,8 @@ class View(NamedTuple):
     """None: not known; then nobody notices that the storage has another log."""
     before: bytes = b""
     """First line of the record before that: if a folder is deleted while a process writes, its last record may stay."""
+    in_line_ms: float = -math.inf
+    """When this process last knew that the log has the records of the view's line, on the monotonic clock."""
 
     @property
     def newest(self) -> State:
@@ -486,17 +488,17 @@ def refresh(
     """The view at the end of the log, from this one if no newer checkpoint exists; arguments as of `catch_up`."""
     changed = dict[int, bool]()
     new = yield from catch_up(view, seen, found, together, changed=changed)
-    return new if new is not None else (yield from _open_again(view, seen, changed))
+    return new if new is not None else (yield from open_again(view, seen, changed))
 
 
 def peek(view: View) -> Steps[View]:
     """Like `refresh`, but the view may end before records that it has read and not confirmed: one round of requests."""
     changed = dict[int, bool]()
     new = yield from catch_up(view, together=True, wave=PEEK, peek=True, changed=changed)
-    return new if new is not None else (yield from _open_again(view, changed=changed))
+    return new if new is not None else (yield from open_again(view, changed=changed))
 
 
-def _open_again(
+def open_again(
     view: View, seen: dict[str, int] | None = None, changed: Mapping[int, bool] | None = None
 ) -> Steps[View]:
     """Raises WrongRoot as `check_is_there` does.

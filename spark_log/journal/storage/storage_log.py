@@ -17,6 +17,7 @@ from spark_log.configs.settings import cluster_config
 from spark_log.errors import InvalidRequest, NoLog, StorageUnavailable
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere
 from spark_log.journal.metadata_log import LogStatus
+from spark_log.journal.other_lines import in_line
 from spark_log.journal.record_wait import is_quick
 from spark_log.journal.storage import checkpointing, clock_check, commit_protocol, opening
 from spark_log.journal.storage.claims import claim, claimed, drop_claims
@@ -46,6 +47,8 @@ from spark_log.store.probe import probe_once
 
 RELIST_MS = 60_000
 """A waiting reader lists the checkpoints at least this often: its clock may stop while the machine sleeps."""
+IDLE_MS, IDLE_MS_ON_BUCKETS = 1000, 600_000
+"""A process that has written nothing for so long compares the last records with its state before it writes."""
 _points: dict[str, str] = {}
 """Where the disks of the logs that this process has opened were mounted, by the URLs of the logs."""
 READ_AHEAD = 32
@@ -97,7 +100,7 @@ class StorageLog:
             yield from check_is_there(self._identity)
         view = yield from opening.open_view(listed, ahead)
         self._is_format_old = True
-        return view._replace(listed_ms=now, log=self._identity)
+        return view._replace(listed_ms=now, log=self._identity, in_line_ms=now)
 
     def refresh(self, view: View) -> Steps[View]:
         now, together = self.context.clock.monotonic_ms(), self._reads_together(view)
@@ -129,7 +132,7 @@ class StorageLog:
         newer, damaged = max(one, other, key=lambda view: view.state.version), one.damaged | other.damaged
         checkpoint = max((name for name in (one.checkpoint, other.checkpoint) if name not in damaged), default="")
         listed_ms = max(one.listed_ms, other.listed_ms)
-        return View(checkpoint, newer.state, damaged, newer.head, listed_ms, log=newer.log)
+        return newer._replace(checkpoint=checkpoint, damaged=damaged, listed_ms=listed_ms, unconfirmed=None)
 
     def rebased(self, view: View, before: View, kept: View) -> View:
         """`view`, which follows from `before`, with the columns of `kept`, which is `before` after its checkpoint."""
@@ -168,11 +171,19 @@ class StorageLog:
             )
         if not is_led_elsewhere(view.state, self.context):
             yield from self._check_store()
+            view = yield from self._in_line(view, IDLE_MS if self._store.local else IDLE_MS_ON_BUCKETS)
             if is_quick(self._store):  # another put would be lost if others have written
                 with suppress(StorageUnavailable):  # the commit itself says what its errors mean
                     view = yield from opening.poll(view, relist=False)
         after = yield from commit_protocol.propose(view, commands, self.context)
-        return after._replace(listed_ms=view.listed_ms)
+        return after._replace(listed_ms=view.listed_ms, in_line_ms=self.context.clock.monotonic_ms())
+
+    def _in_line(self, view: View, idle_ms: int = IDLE_MS) -> Steps[View]:
+        """The view, or the log opened again if it has other records by now, which this process has not noticed."""
+        now = self.context.clock.monotonic_ms()
+        if now - view.in_line_ms > idle_ms:
+            view = (yield from in_line(view))._replace(in_line_ms=now)
+        return view
 
     def claim(self, name: str, value: bytes) -> Steps[bytes]:
         return (yield from claim(name, value))
@@ -210,14 +221,14 @@ class StorageLog:
         return checkpointing.is_due(view)
 
     def look_again(self, view: View) -> Steps[View]:
-        return (yield from checkpointing.look_again(view))
+        return (yield from self._in_line((yield from checkpointing.look_again(view))))
 
     def checkpoint(self, view: View) -> Steps[View]:
         view = yield from checkpointing.look_again(view)
         is_new = checkpoint_version(view.checkpoint) >= view.state.version and not checkpointing.is_due(view)
         if is_new and not (yield from checkpointing.lost_checkpoint()):
             return view
-        view, _ = yield from checkpointing.checkpoint(view, self.context)
+        view, _ = yield from checkpointing.checkpoint((yield from self._in_line(view)), self.context)
         return view
 
     def checkpoint_from(self, view: View, version: int) -> Steps[View]:
@@ -226,14 +237,14 @@ class StorageLog:
             oldest = checkpoint_version(kept[0]) if len(kept) == opening.KEPT_CHECKPOINTS else 0
             if oldest >= version:
                 break
-            view, _ = yield from checkpointing.checkpoint(view, self.context)
+            view, _ = yield from checkpointing.checkpoint((yield from self._in_line(view)), self.context)
         return view
 
     def truncate(self, view: View) -> Steps[int]:
         return (yield from checkpointing.truncate(view, self.context))
 
     def forget(self, view: View, upto: int) -> Steps[tuple[View, bool]]:
-        return (yield from checkpointing.forget(view, self.context, upto))
+        return (yield from checkpointing.forget((yield from self._in_line(view)), self.context, upto))
 
     def checkpoint_and_truncate(self, view: View, fence_before: int) -> Steps[View]:
         return (yield from checkpointing.checkpoint_and_truncate(view, self.context, fence_before))
