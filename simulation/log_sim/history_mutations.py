@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark_pylog.export.planning import Planner
 from pyspark_pylog.progress.offset_format import Offset
 from pyspark_pylog.source.restored import RestoredLog
@@ -10,12 +12,13 @@ from simulation.mutation import Mutation, Patch
 from spark_log.client.consumer.assignment import Assignment
 from spark_log.client.consumer.consumer import Consumer
 from spark_log.journal.journal import Journal
-from spark_log.journal.storage import checkpointing, log_format, opening
+from spark_log.journal.storage import beyond_the_end, checkpointing, log_format
 from spark_log.journal.storage.opening import View
 from spark_log.journal.store_operations import List, Steps
 from spark_log.metadata import replay as replay_module
 from spark_log.metadata.formats.batch_format import decode_batch
 from spark_log.metadata.groups import group_commands
+from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import ObjectRow, State, TopicKey
 from spark_log.model import TopicPartition
@@ -52,6 +55,11 @@ def _nothing(*_: object) -> None:
     """The reader does not compare the log's history with the one that it has read."""
 
 
+def _all(batches: Mapping[str, Batch | None]) -> set[str]:
+    """Each record is taken for one that another one follows."""
+    return {*batches}
+
+
 def _no_former(state: State, history: str) -> bool:
     return False
 
@@ -85,7 +93,11 @@ HISTORY_MUTATIONS = {
     ),
     "lost_records_are_holes": Mutation(
         "a record of the lost log, beyond the end of the restored one, does not mean that there is a hole",
-        (Patch(opening, "is_former", _no_former),),
+        (Patch(beyond_the_end, "is_former", _no_former),),
+    ),
+    "left_records_are_holes": Mutation(
+        "a record that a client has left behind the end of a log that was set back does not mean that there is a hole",
+        (Patch(beyond_the_end, "_linked", _all),),
     ),
     "lost_checkpoints_put": Mutation(
         "maintenance puts no checkpoint of a lost log into the restored one",

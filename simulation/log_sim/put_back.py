@@ -36,6 +36,8 @@ LOST_MAX = 12
 """The most versions that are lost."""
 LATE_MAX = 2
 """The most appends before the lost files are put back."""
+BEHIND = 4
+"""So many versions before a record that stays are lost: clients do not get there before the others are put back."""
 FINISHED_MS = 300_000
 
 
@@ -49,6 +51,9 @@ def lose_and_put_back(sim: Simulation) -> None:
     sim.world.take_away()
     sim.world.store.watch(Nobody())
     lost = _lose_last(sim)
+    left = [*lost][BEHIND : BEHIND + 1] if sim.leaves_record else []
+    sim.world.store.files[LOG].update((name, lost[name]) for name in left)
+    sim.oracle.seen["left behind"] += len(left)
     _run(sim, lambda log, process: kept.update(rows_of(log)))
     _run(sim, partial(_write_some, sim, after))
     objects = _put_back(sim.world.store.files[LOG], lost)
@@ -111,7 +116,7 @@ def _put_back(records: dict[str, bytes], lost: dict[str, bytes]) -> set[str]:
     """Put lost records back where no client has written another one.  Returns the objects that they name."""
     objects = set[str]()
     for name, data in lost.items():
-        if records.setdefault(name, data) is data:
+        if records.setdefault(name, data) is data:  # or it was left there
             commits = [record for record in decode_batch(data, name).records if isinstance(record, CommitRecord)]
             objects.update(made.name for commit in commits for made in commit.objects)
     return objects

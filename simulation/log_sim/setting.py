@@ -54,6 +54,8 @@ MIRRORED_IN = (59, 99)
 RESTORED_IN = (69, 89)
 """Last two digits of the seeds in which the log has mirrors, and readers that continue in one that replaces it."""
 PUT_BACK_IN = (779,)
+LEFT_BEHIND_IN = (779,)
+"""Last digits of these, by 2000, in which a client has left one of the last records behind the end."""
 """Last three digits of the seeds in which the last records are lost, and put back beside later ones."""
 COPIED, COPIED_ID, COPIED_PARTITIONS = "copied", "copied0", 2
 """The topic that is read and written in these seeds."""
@@ -82,6 +84,7 @@ class Simulation:
     restores = False
     """The log is lost in the end, and one of its mirrors takes its place."""
     puts_back = False
+    leaves_record = False
     """The last records are lost, and put back beside later ones."""
     clock_error_ms = 0
     """How much more the clock of a batch may be wrong than that of a process."""
@@ -125,6 +128,7 @@ class Simulation:
         self.compacts = seed % 20 in COMPACTED_IN
         self.restores = seed % 100 in RESTORED_IN
         self.puts_back = seed % 1000 in PUT_BACK_IN
+        self.leaves_record = seed % 2000 in LEFT_BEHIND_IN
         self.mirrors = self.restores or seed % 100 in MIRRORED_IN
 
     def _make_oracle(self, rates: FaultRates) -> Oracle:

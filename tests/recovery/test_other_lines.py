@@ -173,6 +173,18 @@ def test_a_client_that_has_read_the_lost_versions_notices_the_other_line(tmp_pat
     assert log.journal.state.set_backs and log.journal.state.line == spark_log.connect(str(tmp_path)).journal.state.line
 
 
+# Promise: failures.md#storage
+def test_only_its_writer_notices_that_the_one_late_record_was_overwritten(tmp_path: Path) -> None:
+    """The record leaves an object, as a writer does that is killed before its commit."""
+    end = LateWrites(tmp_path)
+    end.put_back("cp $copy/meta/log/* $log/meta/log/")
+    with end.opened() as log:
+        assert values(log) == LOST and verify(log) == []
+    assert not end.client.journal.state.set_backs
+    end.client.append("t", [{"value": "NEXT"}])
+    assert end.client.journal.state.set_backs and values(end.opened()) == [*LOST, "NEXT"]
+
+
 def test_a_record_that_takes_the_name_of_a_deleted_one_is_none_of_another_line(tmp_path: Path) -> None:
     """A request that hung until the log had deleted the record."""
     log = young_log(tmp_path)

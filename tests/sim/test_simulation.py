@@ -42,6 +42,7 @@ NOTICED_IN = {
     "keeps_no_tombstone": 299,
     "keeps_older": 19,
     "late_records_mirrored": 3069,
+    "left_records_are_holes": 779,
     "leftovers_placed": 1,
     "list_before_put": 14,
     "list_of_older_state": 7,
@@ -81,9 +82,9 @@ NOTICED_IN = {
 TRIES = 30
 """Seeds that are tried from there on: what is drawn changes with the code that draws."""
 
-RECREATING, LOSING, MIRRORING, RESTORING = 249, 4, 99, 1389
-"""Seeds in which a topic is created again, in which objects are left when `meta/` is lost, with mirrors, and in which
-two of them take the place of the log.
+RECREATING, LOSING, MIRRORING, RESTORING, LEFT_BEHIND = 249, 4, 99, 1389, 779
+"""Seeds in which a topic is created again, in which objects are left when `meta/` is lost, with mirrors, in which two of
+them take the place of the log, and in which a record is left behind the end of a log.
 """
 
 CRASHES = ("error: AssertionError", "error: IndexError", "error: KeyError")
@@ -211,10 +212,11 @@ def test_readers_of_a_restored_log_skip_nothing_and_are_told() -> None:
 
 
 def test_records_that_are_put_back_beside_later_ones_do_not_count() -> None:
-    """The objects that they name are kept."""
-    results = [simulate(seed) for seed in (1779, 3779, 5779)]
+    """The objects that they name are kept.  In one of these seeds, one of them was there all the time."""
+    results = [simulate(seed) for seed in (1779, 3779, 5779, LEFT_BEHIND)]
     assert not any(result.violation for result in results)
     assert all(result.counts["objects put back"] for result in results)
+    assert [result.counts["left behind"] for result in results] == [0, 0, 0, 1]
 
 
 def test_readers_continue_where_the_log_was_not_restored_beyond_them() -> None:
