@@ -2,8 +2,8 @@
 
 A client wrote after versions were lost, and then a later checkpoint was copied back: its record was replaced.  Or later
 records were copied back: each names the batch that it follows, which is another one by now, so they are void.  In both
-cases acknowledged records are not in the log.  A state knows the batches of its last versions (`State.line`).  A record behind the end
-of the log, which no version leads to, is one of them, too (`storage/beyond_the_end.py`).
+cases acknowledged records are not in the log.  A state knows the batches of its last versions (`State.line`).  A record
+behind the end of the log, which no version leads to, is one of them, too (`storage/beyond_the_end.py`).
 """
 
 from __future__ import annotations

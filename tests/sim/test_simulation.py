@@ -83,8 +83,8 @@ TRIES = 30
 """Seeds that are tried from there on: what is drawn changes with the code that draws."""
 
 RECREATING, LOSING, MIRRORING, RESTORING, LEFT_BEHIND = 249, 4, 99, 1389, 779
-"""Seeds in which a topic is created again, in which objects are left when `meta/` is lost, with mirrors, in which two of
-them take the place of the log, and in which a record is left behind the end of a log.
+"""Seeds in which a topic is created again, in which objects are left when `meta/` is lost, with mirrors, in which two
+of them take the place of the log, and in which a record is left behind the end of a log.
 """
 
 CRASHES = ("error: AssertionError", "error: IndexError", "error: KeyError")
