@@ -15,6 +15,7 @@ from typing import NamedTuple
 from spark_log.errors import CorruptObject, SparkLogError
 from spark_log.journal.lost_versions import GIVE_UP, LostVersions, note_loss, unnamed_in, versions_text
 from spark_log.journal.storage.beyond_the_end import records_beyond
+from spark_log.journal.storage.log_identity import restored_error
 from spark_log.journal.storage.opening import WAVE_MAX, View, open_again, open_view, was_kept
 from spark_log.journal.store_operations import Get, List, Steps
 from spark_log.metadata.formats.batch_format import decode_batch
@@ -95,11 +96,16 @@ def in_line(view: View) -> Steps[View]:
     """The view, or the log opened again if a record after the newest checkpoint is another one by now.
 
     That of the view's version may have been lost, and copied back behind records that others wrote meanwhile.
+    Raises LogRestored if the log has fewer versions.
     """
     state, known = view.state, checkpoint_version(view.checkpoint)
     versions = (version for version in range(known + 1, state.version + 1) if version not in state.strays)
-    others = yield from _not_of(state, map(log_key, versions))
-    return (yield from open_again(view)) if others else view
+    if not (yield from _not_of(state, map(log_key, versions))):
+        return view
+    opened = yield from open_again(view)
+    if opened.state.version < state.version:
+        raise restored_error(f"version {state.version}")
+    return opened
 
 
 def is_suspect(state: State) -> bool:

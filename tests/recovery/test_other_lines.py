@@ -11,7 +11,7 @@ import pytest
 
 import spark_log
 from spark_log import Log
-from spark_log.errors import CorruptObject, InvalidRequest
+from spark_log.errors import CorruptObject, InvalidRequest, LogRestored
 from spark_log.journal.journal import Journal
 from spark_log.journal.other_lines import records_of_other_lines
 from spark_log.maintenance.maintain import checkpoint, maintain_round
@@ -257,6 +257,17 @@ def test_an_idle_client_gets_no_acknowledgement_for_a_record_that_does_not_count
     end.idle.append("t", [{"value": "NEXT"}])
     assert values(end.idle) == values(end.opened()) == ["LATE0", "NEXT"]
     assert end.idle.journal.state.set_backs
+
+
+def test_an_idle_client_does_not_go_back_to_a_log_with_fewer_versions(tmp_path: Path) -> None:
+    """Its commits are not in it, so it has to hear of that."""
+    end = IdleClient(tmp_path, store=on_disk)
+    end.wait(2000)
+    for name in end.store.list(LOG)[-3:]:
+        (end.folder / name).unlink()
+    with pytest.raises(LogRestored):
+        end.idle.append("t", [{"value": "NEXT"}])
+    assert values(end.opened()) == ["LATE0"]
 
 
 # Promise: format/metadata.md#records
