@@ -93,7 +93,7 @@ HISTORY_MUTATIONS = {
     ),
     "lost_records_are_holes": Mutation(
         "a record of the lost log, beyond the end of the restored one, does not mean that there is a hole",
-        (Patch(beyond_the_end, "is_former", _no_former),),
+        (Patch(beyond_the_end, "is_former", _no_former), Patch(beyond_the_end, "_linked", _all)),
     ),
     "left_records_are_holes": Mutation(
         "a record that a client has left behind the end of a log that was set back does not mean that there is a hole",

@@ -54,9 +54,9 @@ MIRRORED_IN = (59, 99)
 RESTORED_IN = (69, 89)
 """Last two digits of the seeds in which the log has mirrors, and readers that continue in one that replaces it."""
 PUT_BACK_IN = (779,)
-LEFT_BEHIND_IN = (779,)
-"""Last digits of these, by 2000, in which a client has left one of the last records behind the end."""
 """Last three digits of the seeds in which the last records are lost, and put back beside later ones."""
+LEFT_BEHIND_IN = (779,)
+"""Remainders by 2000 of those of these seeds in which one of the lost records is there all the time."""
 COPIED, COPIED_ID, COPIED_PARTITIONS = "copied", "copied0", 2
 """The topic that is read and written in these seeds."""
 UPGRADE = SeveralCommands(commands=(UpdateFeature(name=METADATA_VERSION, level=TOMORROW),))

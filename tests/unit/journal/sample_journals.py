@@ -28,10 +28,10 @@ class TickingClock:
 
     def __init__(self, step_ms: int = 1) -> None:
         self._now = 1_700_000_000_000
-        self._step = step_ms
+        self.step_ms = step_ms
 
     def now_ms(self) -> int:
-        self._now += self._step
+        self._now += self.step_ms
         return self._now
 
     def monotonic_ms(self) -> int:

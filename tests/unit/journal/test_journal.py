@@ -27,6 +27,7 @@ from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, LOG
 from tests.unit.journal.sample_journals import (
     CountingStore,
+    TickingClock,
     commit,
     create,
     numbers,
@@ -194,9 +195,13 @@ def _cost(journal: Journal, store: CountingStore, commits: int) -> dict[str, Any
         commit(journal, "p", sequence)
     while journal.state.version % 100 < 20 or journal.state.version % 100 > 80:
         commit(journal, "p", journal.state.producers["p"].last + 1)
+    clock = journal.context.clock
+    assert isinstance(clock, TickingClock)
+    clock.step_ms, step_ms = 1, clock.step_ms  # after a pause, it looks at the last records
+    commit(journal, "p", journal.state.producers["p"].last + 1)
     store.operations.clear()
     commit(journal, "p", journal.state.producers["p"].last + 1)
-    one = dict(store.operations)
+    one, clock.step_ms = dict(store.operations), step_ms
     store.operations.clear()
     journal.run(open_view())
     return {"commit": one, "open": dict(store.operations)}
