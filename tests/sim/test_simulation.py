@@ -50,7 +50,7 @@ NOTICED_IN = {
     "lost_checkpoints_put": 3869,
     "lost_list_empty": 38,
     "lost_positions_committed": 24769,
-    "lost_records_are_holes": 1389,
+    "lost_records_are_holes": 6969,
     "lost_records_count": 779,
     "merged_blindly": 109,
     "newest_lost": 39,
