@@ -173,7 +173,7 @@ def test_a_client_that_has_read_the_lost_versions_notices_the_other_line(tmp_pat
     assert log.journal.state.set_backs and log.journal.state.line == spark_log.connect(str(tmp_path)).journal.state.line
 
 
-# Promise: failures.md#storage
+# Promise: storage-failures.md#when-the-metadata-is-damaged
 def test_only_its_writer_notices_that_the_one_late_record_was_overwritten(tmp_path: Path) -> None:
     """The record leaves an object, as a writer does that is killed before its commit."""
     end = LateWrites(tmp_path)
