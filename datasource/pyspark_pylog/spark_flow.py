@@ -12,7 +12,6 @@ it asks the driver, which joins again, once for all tasks.
 
 from __future__ import annotations
 
-import logging
 import pickle
 import secrets
 import threading
@@ -45,7 +44,6 @@ REPORT_S = 1.0
 LOOK_S = 0.1
 NOT_STARTED = "Spark has not started task {}: does the application have a free core for it?"
 
-logger = logging.getLogger("spark_log")
 
 Opening = Callable[[], Journal]
 

@@ -15,10 +15,15 @@ from spark_log.metadata.replicas.replica_commands import RegisterBroker
 from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.metadata.replicas.replicas import holders
 from spark_log.model import ACKS_LEADER
-from spark_log.roots.broker_roots import BrokerFile, Roots, write_broker_file
+from spark_log.roots.broker_roots import BROKER_KEY, BrokerFile, Roots, encode_broker_file
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
+
+
+def write_broker_file(root: ObjectStore, file: BrokerFile) -> None:
+    """Describe a root, in place of the description that it has."""
+    root.put(BROKER_KEY, [encode_broker_file(file)])
 
 
 def register_broker(

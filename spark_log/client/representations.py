@@ -71,7 +71,7 @@ class HtmlDict(dict[Key, Value]):
 
 
 def described(kind: type[Described]) -> type[Described]:
-    """Give a named tuple or a dataclass its line, with numbers for its longer parts, and its table."""
+    """Give a named tuple, a dataclass or a message its line, with numbers for its longer parts, and its table."""
     setattr(kind, "__repr__", _line)  # noqa: B010  mypy refuses to assign a method
     setattr(kind, "_repr_html_", _html)  # noqa: B010
     return kind
@@ -94,8 +94,8 @@ def _html(value: Any) -> str:
 
 
 def _fields(value: Any) -> Sequence[str]:
-    names: Iterable[str] = getattr(value, "_fields", ()) or getattr(value, "__dataclass_fields__", ())
-    return tuple(names)
+    found = (getattr(value, name, ()) for name in ("_fields", "__dataclass_fields__", "__struct_fields__"))
+    return tuple(next(filter(None, found), ()))
 
 
 def _rows(part: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Container, Iterator
 
 from spark_log.configs.settings import has_cleanup_policy
@@ -14,7 +13,6 @@ from spark_log.rewriting.dirty_part import DirtyPart, dirty_part
 from spark_log.rewriting.maintenance_memory import MaintenanceMemory, NotDue
 from spark_log.rewriting.rewrite_packs import PACK_BYTES
 
-logger = logging.getLogger("spark_log")
 DirtyParts = dict[TopicKey, DirtyPart]
 
 

@@ -13,7 +13,6 @@ each put and delete does so, and continues with the folder in which it found the
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,8 +41,6 @@ from spark_log.store.object_names import FORMAT_KEY
 from spark_log.store.open import is_local, mount_of_url, open_store
 from spark_log.store.retry import with_retries
 from spark_log.store.store_wrapper import StoreWrapper
-
-logger = logging.getLogger("spark_log")
 
 ANY_ROOT = -2
 """The root of reads of data objects: any that has them."""
@@ -410,11 +407,6 @@ def _parse_broker_file(data: bytes, url: str) -> BrokerFile:
     if found.format != 1:
         raise UnsupportedVersion(f"{url}/{BROKER_KEY} has format {found.format}, this pylog reads 1: update pylog")
     return found
-
-
-def write_broker_file(root: ObjectStore, file: BrokerFile) -> None:
-    """Describe a root, in place of the description that it has."""
-    root.put(BROKER_KEY, [encode_broker_file(file)])
 
 
 def encode_broker_file(file: BrokerFile) -> bytes:

@@ -231,38 +231,44 @@ class StatusReply(Message, frozen=True, kw_only=True):
     """Version of the newest checkpoint."""
 
 
-class QuorumReplica(Message, frozen=True, kw_only=True):
-    """A replica of the metadata log, under Kafka's names.  Times are ms since 1970; -1: never, in this epoch.  Of a
-    replica that has not fetched in this epoch, offset and lag are -1 as well.
-    """
+class ReplicaState(Message, frozen=True, kw_only=True):
+    """A replica of the metadata log, under the names of Kafka's admin client."""
 
     replica_id: int
+    """The id of its node."""
     replica_directory_id: str
     log_end_offset: int
+    """Everything before is on its disk; -1: it has not fetched in this epoch."""
     lag: int
+    """Entries that the leader has, and the replica lacks; -1: it has not fetched in this epoch."""
     last_fetch_timestamp: int
+    """When it last asked the leader for entries, in milliseconds since 1970; -1: not in this epoch."""
     last_caught_up_timestamp: int
+    """When it last had everything that the leader had; -1: not in this epoch."""
     forgotten: int
-    """The version of the log before which its directory has nothing; 0: not known."""
+    """The version of the log before which its directory has nothing, since it started; 0: that is not known."""
 
 
-class QuorumReply(Message, frozen=True, kw_only=True):
-    """The quorum, as its leader knows it."""
+class QuorumInfo(Message, frozen=True, kw_only=True):
+    """The replicas of the metadata log, as their leader knows them."""
 
     leader_id: int
     leader_epoch: int
     high_watermark: int
-    voters: tuple[QuorumReplica, ...]
-    observers: tuple[QuorumReplica, ...]
+    """Entries before it are on the disks of a majority."""
+    voters: tuple[ReplicaState, ...]
+    """The leader is among them."""
+    observers: tuple[ReplicaState, ...]
+    """Replicas that fetch and do not vote, such as one that is to be added."""
     nodes: dict[int, str]
-    """Addresses for the other nodes."""
+    """Addresses for the other nodes, by node."""
     copy_problem: str
     """Why the copy of the metadata beside the records is late; empty: it is not."""
     former_metadata: str
     """Why metadata from before the log moved into the quorum keeps erasures open; empty: it does not."""
     silent: dict[int, int]
-    """By node that neither votes nor fetches, and is one of the leader's peers, or has connected to it: the version
-    before which its disk has nothing, as it has said; 0: that is not known."""
+    """By node that neither votes nor fetches, and is one of the leader's peers, or has connected to it: as
+    `ReplicaState.forgotten`."""
 
 
 MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
@@ -322,7 +328,7 @@ _DECODERS: Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {
         ClaimRequest,
         ClaimReply,
         StatusReply,
-        QuorumReply,
+        QuorumInfo,
         Holdings,
         Delta,
         GroupAsked,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from spark_log.errors import InvalidRequest
@@ -18,8 +17,6 @@ from spark_log.server.quorum.root import Claimant, QuorumRoot
 from spark_log.server.server import Pages, Server
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
-
-logger = logging.getLogger("spark_log")
 
 
 class RunningNode(Reloadable):

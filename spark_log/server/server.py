@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -46,7 +46,7 @@ from spark_log.rpc.messages import (
     GroupsReply,
     ObjectsReply,
     ObjectsRequest,
-    QuorumReply,
+    QuorumInfo,
     SnapshotRequest,
     StatusReply,
     TopicsRequest,
@@ -77,7 +77,6 @@ STANDBY_LOOK_S = 0.05
 STORAGE_THREADS = 4
 """For claims and other requests that use the storage: one that hangs leaves the others."""
 logger = logging.getLogger("spark_log")
-Result = TypeVar("Result")
 
 
 class Pages(Protocol):
@@ -109,7 +108,7 @@ class Server:
         hosts: Collection[str] | None = None,
         serves_metadata: bool = False,
         pages: Pages | None = None,
-        describe_quorum: Callable[[], QuorumReply] | None = None,
+        describe_quorum: Callable[[], QuorumInfo] | None = None,
         daemon_threads: Callable[[int, str], DaemonThreads] = DaemonThreads,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -18,17 +18,10 @@ from spark_log.metadata.state import State
 from spark_log.monitoring.quota_usage import Usage
 from spark_log.roots.broker_roots import Roots
 from spark_log.rpc.messages import GroupView, Health
+from spark_log.server.change_feed import ChangeFeed
 
 Result = TypeVar("Result")
 Rule: TypeAlias = Callable[[AnyCommand, State], None]
-
-
-class ChangeService(Protocol):
-    """The changes of the log."""
-
-    def has_changes(self, topics: Sequence[str] | None, since: int) -> bool: ...
-
-    def drain(self) -> Collection[str] | None: ...
 
 
 class Service(Protocol):
@@ -37,7 +30,7 @@ class Service(Protocol):
     on_change: Callable[[], None]
 
     @property
-    def change_feed(self) -> ChangeService: ...
+    def change_feed(self) -> ChangeFeed: ...
 
     @property
     def state(self) -> State: ...

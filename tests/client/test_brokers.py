@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import spark_log
-from simulation.harness.broker_roots import ControlledRoots
+from simulation.harness.broker_roots import ControlledRoots, write_broker_file
 from simulation.harness.stores import Wrapper
 from spark_log.client.admin import brokers, root_places
 from spark_log.client.admin.brokers import (
@@ -32,7 +32,7 @@ from spark_log.metadata.commands import Report
 from spark_log.metadata.records import Copy, MissingRecord
 from spark_log.metadata.replicas.replica_commands import RegisterBroker
 from spark_log.recovery.verify import verify
-from spark_log.roots.broker_roots import BROKER_KEY, BrokerFile, Roots, read_broker_file, write_broker_file
+from spark_log.roots.broker_roots import BROKER_KEY, BrokerFile, Roots, read_broker_file
 from spark_log.roots.root_owner import OWNER_KEY
 from spark_log.store.base import ObjectStore
 from tests.client.replicated import commit_copies, with_copies

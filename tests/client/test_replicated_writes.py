@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from simulation.harness.broker_roots import ControlledRoots, register_broker
+from simulation.harness.broker_roots import ControlledRoots, register_broker, write_broker_file
 from spark_log.client.producer.append import upload_rows
 from spark_log.client.producer.commit import PlainProducer
 from spark_log.errors import InvalidRequest, LeaderNotAvailable, NotEnoughReplicas, WrongRoot
 from spark_log.metadata.replicas.replica_commands import FenceBroker, ReturnBroker
 from spark_log.metadata.replicas.replicas import copies_of
 from spark_log.metadata.state import State
-from spark_log.roots.broker_roots import BrokerFile, write_broker_file
+from spark_log.roots.broker_roots import BrokerFile
 from spark_log.store.local import LocalStore
 from tests.services import Services
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from simulation.harness.broker_roots import write_broker_file
 from spark_log import Log, connect
 from spark_log.client.producer.topic_rules import topic_spec
 from spark_log.client.producer.upload import Uploader
@@ -20,7 +21,7 @@ from spark_log.metadata.replicas.replica_commands import RegisterBroker
 from spark_log.metadata.replicas.replicas import copies_of, epoch_of, group_number
 from spark_log.metadata.state import State
 from spark_log.model import ACKS_ALL, Placed
-from spark_log.roots.broker_roots import BROKER_KEY, BrokerFile, write_broker_file
+from spark_log.roots.broker_roots import BROKER_KEY, BrokerFile
 from spark_log.segment.record_columns import conform
 from spark_log.store.memory import MemoryStore
 from spark_log.store.open import open_store

@@ -15,9 +15,8 @@ from spark_log.cli.common.session import CommandSession
 from spark_log.http.address import is_coordinator
 
 if TYPE_CHECKING:
-    from spark_log.client.admin.quorum_view import QuorumInfo, ReplicaState
     from spark_log.quorum.node.admin import QuorumAdmin
-    from spark_log.rpc.messages import QuorumReplica, QuorumReply
+    from spark_log.rpc.messages import QuorumInfo, ReplicaState
 
 NODES, SECRET_FILE, CA = "PYLOG_QUORUM_NODES", "PYLOG_QUORUM_SECRET_FILE", "PYLOG_QUORUM_CA"
 
@@ -127,7 +126,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _described_quorum(session: CommandSession, access: Access, now_ms: int) -> tuple[QuorumReply | QuorumInfo, str]:
+def _described_quorum(session: CommandSession, access: Access, now_ms: int) -> tuple[QuorumInfo, str]:
     """The quorum, and its cluster id: from the nodes that the options name, or else by the URL of clients."""
     from spark_log.server.quorum.description import quorum_reply
 
@@ -138,7 +137,7 @@ def _described_quorum(session: CommandSession, access: Access, now_ms: int) -> t
     return quorum_reply(status, now_ms), status.cluster_id
 
 
-def status_fields(found: QuorumReply | QuorumInfo, cluster_id: str, now_ms: int) -> dict[str, Any]:
+def status_fields(found: QuorumInfo, cluster_id: str, now_ms: int) -> dict[str, Any]:
     """Under the names of kafka-metadata-quorum."""
     end = next(one.log_end_offset for one in found.voters if one.replica_id == found.leader_id)
     lags = [(end if one.lag < 0 else one.lag, one) for one in found.voters if one.replica_id != found.leader_id]
@@ -156,7 +155,7 @@ def status_fields(found: QuorumReply | QuorumInfo, cluster_id: str, now_ms: int)
     }
 
 
-def _described(found: QuorumReply | QuorumInfo, one: QuorumReplica | ReplicaState) -> dict[str, Any]:
+def _described(found: QuorumInfo, one: ReplicaState) -> dict[str, Any]:
     """The names of a replica, and the address of its node."""
     return {
         "id": one.replica_id,
@@ -165,7 +164,7 @@ def _described(found: QuorumReply | QuorumInfo, one: QuorumReplica | ReplicaStat
     }
 
 
-def replication_rows(found: QuorumReply | QuorumInfo) -> list[dict[str, Any]]:
+def replication_rows(found: QuorumInfo) -> list[dict[str, Any]]:
     """The leader's, then those of the followers and the observers."""
     voters = [(one, "Leader" if one.replica_id == found.leader_id else "Follower") for one in found.voters]
     voters.sort(key=lambda row: row[1] != "Leader")

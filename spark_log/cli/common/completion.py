@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 ANSWER_S = 2.5
 """Timeout for the log, which normally replies within a tenth of a second."""
 
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return _of_log(ctx, lambda state: state.names, incomplete)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,7 +31,7 @@ from spark_log.client.admin.erasure_nodes import quorum_to_erase
 from spark_log.client.admin.erasure_status import ErasureListing, open_erasures
 from spark_log.client.admin.group_listing import GroupDescription, describe_groups
 from spark_log.client.admin.keyless import keyless_warnings
-from spark_log.client.admin.quorum_view import QuorumInfo, describe_quorum
+from spark_log.client.admin.quorum_view import describe_quorum
 from spark_log.client.admin.shared_members import remove_shared_members
 from spark_log.client.admin.transactional_ids import (
     TransactionDescription,
@@ -74,10 +74,9 @@ from spark_log.metadata.topics.schemas import schemas_of
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.positions import At, Latest, parse_position
 from spark_log.rpc.client import HttpLink
+from spark_log.rpc.messages import QuorumInfo
 from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.text import printable_lines
-
-Reply = TypeVar("Reply")
 
 
 @refuses_odd_arguments()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from spark_log.client.admin.quorum_view import QuorumInfo, ReplicaState, describe_quorum
+from spark_log.client.admin.quorum_view import describe_quorum
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordinator
 from spark_log.journal.journal import Journal
 from spark_log.metadata.erasures import METADATA
 from spark_log.metadata.state import State
 from spark_log.quorum.machine import AWAY_MS
+from spark_log.rpc.messages import QuorumInfo, ReplicaState
 
 
 def quorum_to_erase(journal: Journal, state: State) -> QuorumInfo | None:

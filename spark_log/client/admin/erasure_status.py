@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from spark_log.client.admin.erasure_nodes import nodes_with_statistics
-from spark_log.client.admin.quorum_view import QuorumInfo
 from spark_log.client.representations import described
 from spark_log.configs.settings import cluster_config
 from spark_log.metadata.erasures import METADATA, Root
 from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.metadata.state import ErasedTopic, OpenErasure, State
 from spark_log.positions import format_timestamp_ms
+from spark_log.rpc.messages import QuorumInfo
 from spark_log.store.object_names import DATA
 
 OF_A_COPY = "if records were erased after this copy was made, they are there again: erase them again"

@@ -45,7 +45,7 @@ from spark_log.quorum.node.node_host import NodeHost
 from spark_log.quorum.node.node_metrics import metrics_text
 from spark_log.roots.broker_roots import Roots
 from spark_log.roots.root_options import DEFAULT_OPTIONS, RootOptions
-from spark_log.rpc.messages import Health, QuorumReply
+from spark_log.rpc.messages import Health, QuorumInfo
 from spark_log.runtime.clock import Clock
 from spark_log.server.change_feed import ChangeFeed
 from spark_log.server.coordinator_duties import Duties
@@ -242,7 +242,7 @@ class QuorumCoordinator:
     def _lead_problem(self) -> str:
         return "" if self.leading else self._take_over.obstacle or self._leader_watch.problem()
 
-    def describe_quorum(self) -> QuorumReply:
+    def describe_quorum(self) -> QuorumInfo:
         """For clients, on the leader."""
         status = self.node.status()
         if status is None or status.role != "leader":

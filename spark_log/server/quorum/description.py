@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.node.node_status import NodeStatus, ReplicaStatus
-from spark_log.rpc.messages import QuorumReplica, QuorumReply
+from spark_log.rpc.messages import QuorumInfo, ReplicaState
 
 
-def quorum_reply(status: NodeStatus, now_ms: int, former_metadata: str = "") -> QuorumReply:
+def quorum_reply(status: NodeStatus, now_ms: int, former_metadata: str = "") -> QuorumInfo:
     """
     status:           of the leader.
     former_metadata:  as in the reply.
@@ -15,7 +15,7 @@ def quorum_reply(status: NodeStatus, now_ms: int, former_metadata: str = "") -> 
     own = _replica(status, status.key, status.log_end, now_ms, now_ms, status.forgotten)
     fetching = {one.key.id for one in status.replication}
     voters = [own, *(_other(status, one, now_ms) for one in status.replication if one.is_voter)]
-    return QuorumReply(
+    return QuorumInfo(
         leader_id=status.key.id,
         leader_epoch=status.epoch,
         high_watermark=status.high_watermark,
@@ -28,7 +28,7 @@ def quorum_reply(status: NodeStatus, now_ms: int, former_metadata: str = "") -> 
     )
 
 
-def _other(status: NodeStatus, one: ReplicaStatus, now_ms: int) -> QuorumReplica:
+def _other(status: NodeStatus, one: ReplicaStatus, now_ms: int) -> ReplicaState:
     caught_up_ms = -1 if one.caught_up_ms_ago is None else now_ms - one.caught_up_ms_ago
     end, fetched_ms = (one.log_end, now_ms - one.fetched_ms_ago) if one.has_fetched else (-1, -1)
     return _replica(status, one.key, end, fetched_ms, caught_up_ms, one.forgotten)
@@ -36,8 +36,8 @@ def _other(status: NodeStatus, one: ReplicaStatus, now_ms: int) -> QuorumReplica
 
 def _replica(
     status: NodeStatus, key: ReplicaKey, end: int, fetched_ms: int, caught_up_ms: int, forgotten: int
-) -> QuorumReplica:
-    return QuorumReplica(
+) -> ReplicaState:
+    return ReplicaState(
         replica_id=key.id,
         replica_directory_id=key.directory,
         log_end_offset=end,

@@ -15,6 +15,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
+from simulation.harness.broker_roots import write_broker_file
 from simulation.harness.failing_syncs import FailingSyncs
 from simulation.harness.stores import ControlledStore, Wrapper
 from spark_log.errors import LeaderNotAvailable, NoSpace, StorageError, StorageUnavailable
@@ -22,7 +23,7 @@ from spark_log.metadata.replicas.replica_state import Broker
 from spark_log.metadata.replicas.replicas import Targets
 from spark_log.model import Placed
 from spark_log.roots import copy_sources
-from spark_log.roots.broker_roots import BrokerFile, Roots, write_broker_file
+from spark_log.roots.broker_roots import BrokerFile, Roots
 from spark_log.roots.replica_puts import NoReplica, ReplicaPut, ReplicaPuts, ToPut, copy_missing, put_replicas
 from spark_log.runtime.clock import SystemClock
 from spark_log.segment.schema import RECORD_SCHEMA
