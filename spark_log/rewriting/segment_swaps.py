@@ -149,13 +149,10 @@ def _way_back(state: State, broker: int) -> str:
 
 def _lacking(state: State, placed: Placed, within: Sequence[Replacement]) -> list[tuple[int, int]]:
     """(broker, epoch) of the replicas that must have an object with these segments, and do not."""
-    old, moved_to = _replaced_objects(state, within), moves_to(state, [one.key for one in within])
+    old = old_objects(state, (piece for one in within for piece in one.old))
+    moved_to = moves_to(state, [one.key for one in within])
     brokers = lacking_for_swap(state, [placed], old, moved_to).get(placed.group, ())
     return [(broker, epoch) for broker in brokers if (epoch := epoch_of(state, broker)) is not None]
-
-
-def _replaced_objects(state: State, done: Iterable[Replacement]) -> list[ObjectRow]:
-    return old_objects(state, (piece for one in done for piece in one.old))
 
 
 def old_objects(state: State, slices: Iterable[Slice]) -> list[ObjectRow]:

@@ -180,7 +180,9 @@ def _read(kind: pa.DataType, strict: bool) -> _Form:
         return _read_struct(kind, strict)
     if _t.is_list(kind):
         inner = _read(kind.value_type, strict)
-        return lambda items: [_maybe(inner, item) for item in items] if isinstance(items, list) else items
+        return lambda items: (
+            [None if item is None else inner(item) for item in items] if isinstance(items, list) else items
+        )
     if _t.is_map(kind):
         of_key, of_item = _read_key(kind.key_type), _read(kind.item_type, strict)
         return lambda items: {of_key(key): _at(f"at {key!r}", of_item, item) for key, item in _dict(items).items()}
@@ -224,10 +226,6 @@ def _example(kind: pa.DataType) -> str:
     if _t.is_date(kind):
         return ': expected text such as "2026-01-31"'
     return ": expected text in base64" if _t.is_binary(kind) else ""
-
-
-def _maybe(form: _Form, value: Any) -> Any:
-    return None if value is None else form(value)
 
 
 def _at(where: str, form: _Form, value: Any) -> Any:

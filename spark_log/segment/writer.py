@@ -295,7 +295,7 @@ class SegmentWriter:
         parts.append(_part(index))
         return WrittenSegment(
             runs=tuple(runs),
-            stats=tuple(_run_stats(self._partitions[key].encoded) for key in keys),
+            stats=tuple(encode_stats(joined([one.stats for one in self._partitions[key].encoded])) for key in keys),
             size=position + len(index),
             index_position=position,
             _parts=tuple(parts),
@@ -572,7 +572,3 @@ def _entries(run: Run, offset: int, schema: int, encoded: Sequence[_Encoded]) ->
             stats=encode_stats(batch.stats),
         )
         position += batch.length
-
-
-def _run_stats(encoded: Sequence[_Encoded]) -> bytes:
-    return encode_stats(joined([batch.stats for batch in encoded]))

@@ -290,7 +290,8 @@ class LogStreamWriter(_Writer, DataSourceStreamWriter):
             # Spark creates a writer in the process that commits, so the log was read just before.
             journal, uploads = journal_since(self.begun.log), [message.uploaded for message in done]
             # The epoch is that of the tasks: they had a writer in another process.
-            write = OnceOnly(journal, self.begun.options, min(map(epoch_of_upload, uploads)), uploads)
+            epoch = min(upload_epoch(one.name) for uploaded in uploads for one in uploaded.objects)
+            write = OnceOnly(journal, self.begun.options, epoch, uploads)
             _tell(self.begun, done, write.commit_stream_batch(done[0].query_id, batchId))
             journal.finish_maintenance()  # as for a batch
 
@@ -302,10 +303,6 @@ class LogStreamWriter(_Writer, DataSourceStreamWriter):
 def _tell_once(notes: tuple[str, ...]) -> None:
     """Spark creates a writer for each micro-batch in two processes; only one of them commits."""
     tell(notes)
-
-
-def epoch_of_upload(uploaded: Uploaded) -> int:
-    return min(upload_epoch(o.name) for o in uploaded.objects)
 
 
 def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:

@@ -219,7 +219,7 @@ def metadata_shell(session: CommandSession, command: tuple[str, ...], path: str 
         if command:
             _echo_all(shell.carry_out(*command))
             return
-        while (line := _next_line()).strip() != "exit":
+        while (line := input(">> " if sys.stdin.isatty() else "")).strip() != "exit":
             _carry_out(shell, line)
     except EOFError:
         return
@@ -234,11 +234,6 @@ def _state_of(session: CommandSession, version: int | None) -> State:
     if found is None:
         raise Failed(f"the log has no version {version} any more: it has {newest.version}")
     return found
-
-
-def _next_line() -> str:
-    """Raises EOFError at the end."""
-    return input(">> " if sys.stdin.isatty() else "")
 
 
 def _carry_out(shell: Shell, line: str) -> None:

@@ -293,11 +293,9 @@ def _loaded(
 def load_index(store: ObjectStore, read: SliceRead) -> Index:
     """The index of a read's object."""
     name = read.slice.object
-    return from_sources(name, sources_of(store, name), lambda source: _parsed(_get_index(source, read), read))
-
-
-def _get_index(store: ObjectStore, read: SliceRead) -> bytes:
-    return store.get(read.slice.object, read.index_position, read.object_size)
+    return from_sources(
+        name, sources_of(store, name), lambda one: _parsed(one.get(name, read.index_position, read.object_size), read)
+    )
 
 
 def _parsed(data: bytes, read: SliceRead) -> Index:

@@ -71,11 +71,6 @@ def may_be_in(state: State, key: TopicKey, group: int, upload_epoch: int) -> boo
     return row is not None and group in row.former and upload_epoch < row.version
 
 
-def group_of_object(state: State, name: str) -> int:
-    """The group of a live object."""
-    return group_of_row(state, state.objects[name])
-
-
 def group_of_row(state: State, row: ObjectRow) -> int:
     """The group of a live object with this row."""
     copies = copies_of(state, row)
@@ -92,7 +87,7 @@ def objects_elsewhere(state: State, key: TopicKey, names: Iterable[str]) -> froz
 
 def places_of_pending(state: State, commit: PendingCommit) -> dict[TopicKey, set[int]]:
     """The groups of the objects of a commit, by partition.  For one whose slices are in an index: all groups."""
-    groups = {name: group_of_object(state, name) for name in commit.objects}
+    groups = {name: group_of_row(state, state.objects[name]) for name in commit.objects}
     found = dict[TopicKey, set[int]]()
     for topic_id, number, piece in commit.slices:
         found.setdefault((topic_id, number), set()).add(groups[piece.object])

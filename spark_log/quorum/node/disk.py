@@ -72,7 +72,7 @@ class Disk:
         self._state = self.files.read(QUORUM_STATE)
         state = decode_state(self._state, self._at(QUORUM_STATE))
         self.snapshot = snapshots_among(names)[-1]
-        voters = self.check_snapshot(self.snapshot)
+        voters = self._check(snapshot_name(self.snapshot), self.snapshot)
         content = self._load_log(log_names(names, self.files.path))
         self.files.sync_names()
         return Restored(
@@ -253,10 +253,6 @@ class Disk:
         """The application's state in a snapshot, in pieces.  Raises CorruptObject, FileNotFoundError."""
         name = snapshot_name(snapshot)
         yield from read_state(partial(self.files.read, name), self.files.size(name), self._at(name))
-
-    def check_snapshot(self, snapshot: Position) -> Voters:
-        """The voters at its end.  Raises CorruptObject."""
-        return self._check(snapshot_name(snapshot), snapshot)
 
     def _check(self, name: str, snapshot: Position) -> Voters:
         """The voters in a file that is, or will be, this snapshot."""

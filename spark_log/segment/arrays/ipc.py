@@ -67,7 +67,7 @@ def encode_batch(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> byte
 
 
 def _encoded(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
-    start = _schema_length(batch.schema)
+    start = int(batch.schema.serialize().size)
     # A growing stream would need twice the memory.
     room = pa.allocate_buffer(start + raw_size(batch) + _count_buffers(batch) * _ROOM_OF_BUFFER + _ROOM_EXTRA)
     sink = pa.FixedSizeBufferWriter(room)
@@ -120,10 +120,6 @@ def _shortened_map(array: pa.Array, validity: pa.Buffer | None, offsets: pa.Buff
     entries = pa.StructArray.from_arrays(children, fields=[array.type.key_field, array.type.item_field])
     buffers = [validity, offsets]
     return pa.Array.from_buffers(array.type, len(array), buffers, array.null_count, array.offset, [entries])
-
-
-def _schema_length(schema: pa.Schema) -> int:
-    return int(schema.serialize().size)
 
 
 def decode_batch(message: bytes, data: Bytes, fields: Sequence[int]) -> pa.RecordBatch:

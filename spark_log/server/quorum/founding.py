@@ -118,10 +118,8 @@ def _continues(directory: DataDirectory, restored: Restored, held: Leadership) -
     """Whether the directory has the state of this adoption already, or has a later one."""
     if moved_to(held):
         return restored.snapshot != EMPTY
-    return bool(moving_to(held)) and restored.snapshot != EMPTY and _is_stored(directory, restored, held)
-
-
-def _is_stored(directory: DataDirectory, restored: Restored, held: Leadership) -> bool:
+    if not moving_to(held) or restored.snapshot == EMPTY:
+        return False
     return stored_content(directory, restored).state.coordinator == held
 
 
