@@ -38,6 +38,7 @@ LONG_FIRST = (
     "tests/benchmarks",
     "tests/packaging",
     "tests/chaos",
+    "tests/flows",
     "tests/crossings",
     "tests/sim",
 )
