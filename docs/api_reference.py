@@ -29,6 +29,7 @@ COLUMNS = 120
 FUNCTIONS = (
     connect,
     spark_log.flow,
+    spark_log.keyed,
     spark_log.register,
     spark_log.sink,
     spark_log.where,
