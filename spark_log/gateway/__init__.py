@@ -8,5 +8,7 @@ Arrow and keeps them as Kafka's record batches, which record_batch.py encodes.
 produce.py queues what producers send.  rounds.py writes it: produced_batches.py reads Kafka's record batches as Arrow,
 and sequences.py recognises those that were sent again.
 
+groups/ has what is about consumer groups and committed offsets.
+
 A gateway holds nothing that the log cannot give again, except for these sequences.
 """

@@ -21,8 +21,34 @@ from spark_log.gateway.admin_messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
 )
-from spark_log.gateway.codec import FrameBytes, MalformedFrame, layout
+from spark_log.gateway.codec import LAST, FrameBytes, MalformedFrame, layout
 from spark_log.gateway.error_codes import NONE, UNSUPPORTED_VERSION
+from spark_log.gateway.groups.group_messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberHeartbeatRequest,
+    MemberHeartbeatResponse,
+    MemberJoinRequest,
+    MemberJoinResponse,
+    MembersLeaveRequest,
+    MembersLeaveResponse,
+    MemberSyncRequest,
+    MemberSyncResponse,
+)
+from spark_log.gateway.groups.position_messages import (
+    CommitPositionsRequest,
+    CommitPositionsResponse,
+    DeletePositionsRequest,
+    DeletePositionsResponse,
+    FetchPositionsRequest,
+    FetchPositionsResponse,
+)
 from spark_log.gateway.messages import (
     ApiVersion,
     ApiVersionsRequest,
@@ -68,14 +94,35 @@ DESCRIBE_CONFIGS = Api(32, 1, 4, 4, DescribeConfigsRequest, DescribeConfigsRespo
 CREATE_PARTITIONS = Api(37, 0, 3, 2, CreatePartitionsRequest, CreatePartitionsResponse)
 ALTER_CONFIGS = Api(44, 0, 1, 1, AlterConfigsRequest, AlterConfigsResponse)
 """Its name in Kafka is IncrementalAlterConfigs."""
+COMMIT_POSITIONS = Api(8, 2, 9, 8, CommitPositionsRequest, CommitPositionsResponse)
+FETCH_POSITIONS = Api(9, 1, 9, 6, FetchPositionsRequest, FetchPositionsResponse)
+FIND_COORDINATOR = Api(10, 0, 6, 3, FindCoordinatorRequest, FindCoordinatorResponse)
+JOIN_GROUP = Api(11, 0, 9, 6, MemberJoinRequest, MemberJoinResponse)
+HEARTBEAT = Api(12, 0, 4, 4, MemberHeartbeatRequest, MemberHeartbeatResponse)
+LEAVE_GROUP = Api(13, 0, 5, 4, MembersLeaveRequest, MembersLeaveResponse)
+SYNC_GROUP = Api(14, 0, 5, 4, MemberSyncRequest, MemberSyncResponse)
+DESCRIBE_GROUPS = Api(15, 0, 6, 5, DescribeGroupsRequest, DescribeGroupsResponse)
+LIST_GROUPS = Api(16, 0, 5, 3, ListGroupsRequest, ListGroupsResponse)
+DELETE_GROUPS = Api(42, 0, 2, 2, DeleteGroupsRequest, DeleteGroupsResponse)
+DELETE_POSITIONS = Api(47, 0, 0, LAST, DeletePositionsRequest, DeletePositionsResponse)
 READS = FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, OFFSET_FOR_LEADER_EPOCH
 WRITES = PRODUCE, INIT_PRODUCER_ID
 CHANGES = CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS, CREATE_PARTITIONS, ALTER_CONFIGS
-APIS = {api.key: api for api in (*READS, *WRITES, *CHANGES)}
+MEMBERS = FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, COMMIT_POSITIONS, FETCH_POSITIONS
+GROUPS = DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, DELETE_POSITIONS
+APIS = {api.key: api for api in (*READS, *WRITES, *CHANGES, *MEMBERS, *GROUPS)}
 
 Handler = Callable[[Any, int], Awaitable[object]]
 """Answers a request of a version; None: the client waits for no answer."""
 _HEADER = layout(RequestHeader, 0, False)
+
+
+class FromClient(NamedTuple):
+    """A request to join a group, and who sent it."""
+
+    request: MemberJoinRequest
+    client_id: str
+    host: str
 
 
 class Request(NamedTuple):
@@ -119,10 +166,14 @@ def response_parts(request: Request, body: object) -> list[bytes]:
     return parts
 
 
-async def answer(request: Request, handlers: Mapping[Api, Handler]) -> list[bytes]:
+async def answer(request: Request, handlers: Mapping[Api, Handler], host: str) -> list[bytes]:
+    """host:  the client's address."""
     if request.api is API_VERSIONS:
         return response_parts(request, api_versions(NONE if request.body is not None else UNSUPPORTED_VERSION))
-    response = await handlers[request.api](request.body, request.version)
+    body = request.body
+    if isinstance(body, MemberJoinRequest):
+        body = FromClient(body, request.client_id or "", host)
+    response = await handlers[request.api](body, request.version)
     return response_parts(request, response) if response is not None else []
 
 

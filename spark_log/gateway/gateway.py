@@ -11,19 +11,37 @@ from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest
 from spark_log.gateway.api import (
     ALTER_CONFIGS,
+    COMMIT_POSITIONS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
+    DELETE_GROUPS,
+    DELETE_POSITIONS,
     DELETE_TOPICS,
     DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS,
     FETCH,
+    FETCH_POSITIONS,
+    FIND_COORDINATOR,
+    HEARTBEAT,
     INIT_PRODUCER_ID,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
+    SYNC_GROUP,
+    Api,
+    Handler,
 )
 from spark_log.gateway.fetch import Fetcher
 from spark_log.gateway.followed_state import FollowedState
+from spark_log.gateway.groups.committed_offsets import GroupPositions
+from spark_log.gateway.groups.group_admin import GroupAdmin
+from spark_log.gateway.groups.group_machine import GroupMachine
+from spark_log.gateway.groups.member_requests import MemberRequests
+from spark_log.gateway.groups.served_groups import ServedGroups
 from spark_log.gateway.list_offsets import list_offsets, offsets_for_leader_epochs
 from spark_log.gateway.messages import (
     ListOffsetsRequest,
@@ -40,10 +58,12 @@ from spark_log.gateway.storage_reads import StorageReads
 from spark_log.gateway.stored_batches import StoredBatches
 from spark_log.gateway.topic_changes import TopicChanges
 from spark_log.gateway.topics import ServedTopics, metadata
+from spark_log.groups.group import GroupConfig
 from spark_log.http.address import is_loopback, split_address
 from spark_log.http.connection_limits import ConnectionLimits
 
 ANY_ADDRESS = ("0.0.0.0", "[::]")
+GROUPS = GroupConfig()
 
 
 class Addresses(NamedTuple):
@@ -82,7 +102,9 @@ class Gateway:
         limits: ConnectionLimits = LIMITS,
         *,
         read_only: bool = False,
+        groups: GroupConfig = GROUPS,
     ) -> None:
+        """groups:  for a log without a coordinator."""
         self._journal = log.journal
         self._addresses = addresses
         self._served = ServedTopics(prefixes)
@@ -92,6 +114,7 @@ class Gateway:
         self._reads = StorageReads("pylog-gateway-times")
         self._produce = ProduceRequests(self._journal, self._followed, self._served, batches)
         self._changes = TopicChanges(self._journal, self._followed, self._served, read_only=read_only)
+        self._groups = GroupMachine(self._journal, self._followed, groups)
         self._port = GatewayPort(
             {
                 FETCH: self._fetcher.fetch,
@@ -105,9 +128,32 @@ class Gateway:
                 DESCRIBE_CONFIGS: self._changes.describe_configs,
                 CREATE_PARTITIONS: self._changes.create_partitions,
                 ALTER_CONFIGS: self._changes.alter_configs,
+                **self._group_handlers(ServedGroups(self._served, read_only)),
             },
             limits,
         )
+
+    def _group_handlers(self, served: ServedGroups) -> dict[Api, Handler]:
+        members = MemberRequests(self._groups, self._followed, served)
+        positions = GroupPositions(self._groups, members, self._followed, served)
+        admin = GroupAdmin(self._groups, self._followed, served, self._advertised)
+        return {
+            FIND_COORDINATOR: admin.find_coordinator,
+            JOIN_GROUP: members.join,
+            SYNC_GROUP: members.sync,
+            HEARTBEAT: members.heartbeat,
+            LEAVE_GROUP: members.leave,
+            COMMIT_POSITIONS: positions.commit,
+            FETCH_POSITIONS: positions.fetch,
+            DELETE_POSITIONS: positions.delete,
+            LIST_GROUPS: admin.list_groups,
+            DESCRIBE_GROUPS: admin.describe_groups,
+            DELETE_GROUPS: admin.delete_groups,
+        }
+
+    def _advertised(self) -> tuple[str, int]:
+        """Host and port for clients."""
+        return self._addresses.advertised_host.strip("[]"), self._addresses.advertised_port
 
     async def start(self) -> str:
         """Returns the address for clients.  Raises InvalidRequest if it cannot listen."""
@@ -128,14 +174,14 @@ class Gateway:
         await self._port.stop()
         self._produce.close()
         self._changes.close()
+        self._groups.close()
         await self._followed.close()
         self._fetcher.close()
         self._reads.close()
 
     async def _metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
-        at, state = self._addresses, await self._followed.newest()
-        host = at.advertised_host.strip("[]")
-        return metadata(self._served, state, request, version, self._journal.cluster_id, host, at.advertised_port)
+        state = await self._followed.newest()
+        return metadata(self._served, state, request, version, self._journal.cluster_id, *self._advertised())
 
     async def _list_offsets(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         state = await self._followed.newest()

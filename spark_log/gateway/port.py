@@ -192,7 +192,7 @@ class GatewayPort:
             request = parse_request(frame)
             self.connections.establish(peer, ANYBODY)
             self.connections.begin(peer)
-            one.answering = self._loop.create_task(answer(request, self._handlers))
+            one.answering = self._loop.create_task(answer(request, self._handlers, peer.network))
             one.writes = request.api is PRODUCE
             self._writing[reader] += one.writes
         except BaseException:

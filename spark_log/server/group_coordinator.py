@@ -87,14 +87,19 @@ class GroupJournal(Protocol):
 class Groups:
     """The groups of one coordinator."""
 
-    def __init__(self, journal: GroupJournal, clock: Clock, unique: _Unique, config: GroupConfig) -> None:
+    def __init__(
+        self, journal: GroupJournal, clock: Clock, unique: _Unique, config: GroupConfig, *, restores_all: bool = True
+    ) -> None:
         """
-        unique:  returns a unique id.
+        unique:        returns a unique id.
+        restores_all:  restore all groups of the log immediately; else each one when a member asks for it, because
+                       another process may have its members.
         """
         self._journal = journal
         self._clock = clock
         self._unique = unique
         self._config = config
+        self._restores_all = restores_all
         self._epoch = 0
         self._groups: dict[str, Group] = {}
         self._unrestored: dict[str, None] = {}
@@ -430,7 +435,7 @@ class Groups:
             self._signal_rebalance(group_id)
         stored = self._journal.state.groups.items() if epoch else ()
         self._unrestored = {group_id: None for group_id, group in stored if _has_members(group)}
-        if self._unrestored:
+        if self._unrestored and self._restores_all:
             self._restore_some(epoch)
 
     def _restore_some(self, epoch: int) -> None:

@@ -18,7 +18,9 @@ from spark_log.gateway.codec import FrameBytes, layout
 from spark_log.gateway.gateway import Gateway, parse_addresses
 from spark_log.gateway.messages import RequestHeader
 from spark_log.gateway.port import LIMITS
+from spark_log.groups.group import GroupConfig
 from spark_log.http.connection_limits import ConnectionLimits
+from tests.services import QUICK
 
 DEADLINE_S = 60.0
 """For what is known to come: only a failure waits so long."""
@@ -35,16 +37,24 @@ class Running:
         listen: str = "127.0.0.1:0",
         *,
         read_only: bool = False,
+        groups: GroupConfig = QUICK,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._gateway, self.address = self._run(self._start(log, prefixes, limits, listen, read_only))
+        self._gateway, self.address = self._run(self._start(log, prefixes, limits, listen, read_only, groups))
 
     async def _start(
-        self, log: spark_log.Log, prefixes: tuple[str, ...], limits: ConnectionLimits, listen: str, read_only: bool
+        self,
+        log: spark_log.Log,
+        prefixes: tuple[str, ...],
+        limits: ConnectionLimits,
+        listen: str,
+        read_only: bool,
+        groups: GroupConfig,
     ) -> tuple[Gateway, str]:
-        gateway = Gateway(log, parse_addresses(listen, None, insecure=False), prefixes, limits, read_only=read_only)
+        addresses = parse_addresses(listen, None, insecure=False)
+        gateway = Gateway(log, addresses, prefixes, limits, read_only=read_only, groups=groups)
         return gateway, await gateway.start()
 
     def _run(self, steps: Any) -> Any:

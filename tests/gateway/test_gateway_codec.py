@@ -77,6 +77,7 @@ from spark_log.gateway.messages import (
 )
 from spark_log.gateway.record_batch import record_batch
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
+from tests.gateway.group_examples import GROUP_EXAMPLES, GROUP_PEERS
 from tests.gateway.running import frame
 
 ID = "0123456789abcdef" * 2
@@ -201,6 +202,7 @@ EXAMPLES: dict[Api, tuple[Any, Any]] = {
         ),
         a.AlterConfigsResponse(responses=[a.AlteredConfigs(error_message="no", resource_type=2, resource_name="t")]),
     ),
+    **GROUP_EXAMPLES,
 }
 PEERS = {
     CREATE_TOPICS: (kafka_topics.CreateTopicsRequest, kafka_topics.CreateTopicsResponse),
@@ -218,6 +220,7 @@ PEERS = {
     LIST_OFFSETS: (kafka_consumer.ListOffsetsRequest, kafka_consumer.ListOffsetsResponse),
     FETCH: (kafka_consumer.FetchRequest, kafka_consumer.FetchResponse),
     PRODUCE: (kafka_producer.ProduceRequest, kafka_producer.ProduceResponse),
+    **GROUP_PEERS,
 }
 
 

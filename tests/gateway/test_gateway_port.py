@@ -60,7 +60,7 @@ LIES = [
     struct.pack(">i", 9) + bytes(9),
     struct.pack(">i", (32 << 20) + 1),
     struct.pack(">ih", (1 << 20) + 1, 3),  # only a write may be so large
-    framed(HEADER.pack(10, 0, 7, -1) + bytes(20)),  # FindCoordinator is not served
+    framed(HEADER.pack(24, 0, 7, -1) + bytes(20)),  # AddPartitionsToTxn is not served
     framed(HEADER.pack(1, 3, 7, -1) + bytes(20)),  # too old a Fetch
     framed(HEADER.pack(3, 99, 7, -1) + bytes(20)),
     framed(HEADER.pack(3, 1, 7, 30_000)),  # a client id that is longer than the frame

@@ -67,7 +67,7 @@ def test_sparks_kafka_stream_follows_a_topic(spark: SparkSession, gateway: Runni
 
 # Promise: gateway.md#what-is-served
 def test_the_console_consumer_reads_a_partition(gateway: Running, url: str) -> None:
-    """It assigns a partition; groups are not served."""
+    """It assigns a partition."""
     with spark_log.connect(url) as log:
         expected = log.read("events", 1)["value"].to_pylist()
     options = ["--bootstrap-server", gateway.address, "--topic", "events", "--partition", "1", "--offset", "earliest"]

@@ -52,7 +52,6 @@ LAYERS: tuple[dict[str, str], ...] = (
     {"client": "The API of applications: producers, consumers, readers and the administration."},
     {
         "flows": "A function turns records of some topics into records of others, exactly once.",
-        "gateway": "Kafka's clients read and write a log by Kafka's wire protocol.",
     },
     {
         "replication": "Brokers are checked, and get the copies that they lack.",
@@ -63,6 +62,7 @@ LAYERS: tuple[dict[str, str], ...] = (
         "monitoring": "Metrics and findings about a log.",
         "server": "Coordinators: on shared storage and on a quorum, with the port that clients ask.",
         "serve": "The process `pylog serve`, from its configuration to its end.",
+        "gateway": "Kafka's clients read and write a log by Kafka's wire protocol.",
     },
     {
         "display": "Rows that commands print and the console shows.",

@@ -25,7 +25,7 @@ from spark_log.cli.common.session import CommandSession
     multiple=True,
     help="Serve only topics whose names begin with it; repeat it for several. [default: all topics]",
 )
-@click.option("--read-only", is_flag=True, help="Refuse writes and changes of topics.")
+@click.option("--read-only", is_flag=True, help="Refuse writes, commits and changes of topics and groups.")
 @click.option("--insecure", is_flag=True, help="Accept other machines: clients neither authenticate nor encrypt.")
 @pass_session
 def gateway(
@@ -38,8 +38,8 @@ def gateway(
 ) -> None:
     """Let Kafka's clients use a log, until SIGTERM or Ctrl-C.
 
-    It speaks Kafka's wire protocol: producers, consumers that assign partitions, kcat, Spark's Kafka connector and
-    Kafka's tools.  Records of typed topics are JSON.  It serves no consumer groups or transactions.
+    It speaks Kafka's wire protocol: producers, consumers and their groups, kcat, Spark's Kafka connector and Kafka's
+    tools.  Records of typed topics are JSON.  It serves no transactions.
 
     \b
     Example:
