@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import Wrapper
 from spark_log import Log
 from spark_log.errors import CorruptObject, InvalidRequest, LogRestored
 from spark_log.journal.journal import Journal
@@ -23,7 +24,6 @@ from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, LOG, log_key
-from spark_log.testing.stores import Wrapper
 from tests.recovery.test_lost_ends import lose_after, pass_the_fence, repaired, young_log
 from tests.recovery.test_partly_restored_ends import LostEnd
 from tests.server.quorum.founding import Nodes, adopt, cluster_id
