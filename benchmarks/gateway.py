@@ -8,7 +8,8 @@ segments and encodes batches.  `again` finds the batches of the first in the gat
 `consume(10_000)` of confluent-kafka makes a Python object of each record, in the process of the benchmark.  The seconds
 of CPU are those of the gateway for a million records.
 
-It then produces the records again, in batches of up to 1 MB and of 16 KB, and waits for the answers with acks=all.
+It then produces the records again, in batches of up to 1 MB and of 16 KB, and of 2 KB to 32 partitions, and waits for
+the answers with acks=all.  `tail` consumes some of them then, which the gateway has in memory.
 
 By hand: the gateway decodes a record in 0.1 us and encodes it in 0.3 to 1 us, so it gives a million records in 1 to 2 s
 of CPU; librdkafka and Python take 1 to 2 us a record.
@@ -40,7 +41,10 @@ PARTITIONS = 4
 BYTES = 100
 ROWS = 1_000_000
 TOPIC = "orders"
-BATCHES = {"1 MB batches": 1_000_000, "16 KB batches": 16_384}
+BATCHES = {"1 MB batches": (1_000_000, PARTITIONS), "16 KB batches": (16_384, PARTITIONS), "2 KB batches": (2_048, 32)}
+"""Bytes of a batch, and partitions."""
+TAIL_SHARE = 2
+"""The gateway's memory has this part of the records for certain, with what it takes beside them."""
 
 
 class Timed(NamedTuple):
@@ -64,10 +68,14 @@ def main() -> None:
         for name, runs in of_gateway(url, given.rows, given.rounds).items():
             figures[name] = report(f"gateway, {name}", given.rows, *medians(runs))
         with gateway(url) as server:
-            for name, size in BATCHES.items():
-                log.create_topic(NewTopic(f"produced-{size}", PARTITIONS))
-                runs = [produce(*server, f"produced-{size}", values, given.rows, size) for _ in range(given.rounds)]
+            for name, (size, partitions) in BATCHES.items():
+                log.create_topic(NewTopic(f"produced-{size}", partitions))
+                runs = [
+                    produce(*server, f"produced-{size}", values, given.rows, size, partitions)
+                    for _ in range(given.rounds)
+                ]
                 figures[f"produce {name}"] = report(f"gateway, {name}", given.rows, *medians(runs))
+        figures["tail"] = of_tail(log, url, values, given.rows // TAIL_SHARE, given.rounds) * TAIL_SHARE
     if given.kafka:
         for name, runs in of_kafka(values, given.rows, given.rounds).items():
             figures[f"kafka {name}"] = report(f"Kafka, {name}", given.rows, *medians(runs))
@@ -92,6 +100,17 @@ def of_gateway(url: str, rows: int, rounds: int) -> dict[str, list[Timed]]:
     return runs
 
 
+def of_tail(log: spark_log.Log, url: str, values: list[bytes], rows: int, rounds: int) -> float:
+    """Seconds, each round of a new gateway."""
+    runs = []
+    for number in range(rounds):
+        log.create_topic(NewTopic(f"tail-{number}", PARTITIONS))
+        with gateway(url) as server:
+            produce(*server, f"tail-{number}", values, rows, 16_384)
+            runs.append(consume(*server, rows, f"tail-{number}"))
+    return report("gateway, tail", rows, *medians(runs))
+
+
 @contextmanager
 def gateway(url: str) -> Iterator[tuple[str, int]]:
     """Address and process id."""
@@ -109,12 +128,14 @@ def of_kafka(values: list[bytes], rows: int, rounds: int) -> dict[str, list[Time
         server = broker.address, broker.pids[0]
         produce(*server, TOPIC, values, rows, 1 << 20)
         runs = {"consume": [consume(*server, rows) for _ in range(rounds)]}
-        for name, size in BATCHES.items():
+        for name, (size, _) in BATCHES.items():
             runs[name] = [produce(*server, f"produced-{size}", values, rows, size) for _ in range(rounds)]
         return runs
 
 
-def produce(address: str, pid: int, topic: str, values: list[bytes], rows: int, size: int) -> Timed:
+def produce(
+    address: str, pid: int, topic: str, values: list[bytes], rows: int, size: int, partitions: int = PARTITIONS
+) -> Timed:
     """All records, until the last answer."""
     import confluent_kafka
 
@@ -125,7 +146,7 @@ def produce(address: str, pid: int, topic: str, values: list[bytes], rows: int, 
     for n in range(rows):
         while True:
             try:
-                producer.produce(topic, values[n % 1000], partition=n % PARTITIONS)
+                producer.produce(topic, values[n % 1000], partition=n % partitions)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -133,13 +154,13 @@ def produce(address: str, pid: int, topic: str, values: list[bytes], rows: int, 
     return Timed(time.perf_counter() - began, cpu_seconds([pid]) - cpu)
 
 
-def consume(address: str, pid: int, rows: int) -> Timed:
+def consume(address: str, pid: int, rows: int, topic: str = TOPIC) -> Timed:
     """All records, from the first message to the last."""
     import confluent_kafka
 
     settings = {"bootstrap.servers": address, "group.id": f"bench-{random.random()}", "enable.auto.commit": False}
     consumer = confluent_kafka.Consumer(settings)
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     cpu, found = cpu_seconds([pid]), 0
     began = time.perf_counter()
     while found < rows:
