@@ -28,7 +28,7 @@ from spark_log.metadata.topics.decide_topics import topic_named
 from spark_log.model import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.monitoring.log_metrics import lag_in
 from spark_log.positions import parse_position
-from spark_log.server.tokens import ANYBODY, Grant, check_allowed
+from spark_log.server.tokens import ANYBODY, Grant, check_allowed, check_names, sees
 from spark_log.text import counted
 
 ROWS_MAX = 500
@@ -60,19 +60,25 @@ def plan(log: Log, grant: Grant, query: Query) -> dict[str, Any]:
         raise InvalidRequest(f"action: expected one of {', '.join(ACTIONS)}")
     if not may_change(grant):
         raise AuthorizationFailed(f"the token {grant.name!r} makes no changes in the console: its role is not admin")
+    check_names(grant, topics=_named(query, "topic"), groups=_named(query, "group"))
     state = log.journal.refresh()
     command, describe = make(log, state, query)
     check_allowed(grant, command, state)
     command.check_types()
     decided = command(state, log.journal.context.clock.now_ms())
     found = describe(decided.records)
+    rows = [row for row in found.rows if "group" not in row or sees(row["group"], grant.groups)]
     return {
         "does": found.does,
         "notes": found.notes,
-        "rows": found.rows[:ROWS_MAX],
-        "total": len(found.rows),
+        "rows": rows[:ROWS_MAX],
+        "total": len(rows),
         "command": msgspec.json.encode(command).decode(),
     }
+
+
+def _named(query: Query, kind: str) -> tuple[str, ...]:
+    return (query[kind],) if query.get(kind) else ()
 
 
 Describe = Callable[[Any], DryRun]

@@ -16,7 +16,7 @@ import spark_log
 from spark_log.console.local_changes import LocalChanges
 from spark_log.console.site import Site
 from spark_log.console.standalone import ShownLog, Standalone
-from spark_log.errors import SparkLogError
+from spark_log.errors import AuthorizationFailed, SparkLogError
 from spark_log.metadata.commands import Fence
 from spark_log.model import TopicPartition
 from spark_log.serve.serve import Running
@@ -134,6 +134,26 @@ def test_a_dry_run_is_refused_as_the_change_would_be(log: spark_log.Log, query: 
     grant = Grant("boss", "admin")
     with pytest.raises(SparkLogError, match=says):
         console.ask(grant, "plan", {name: str(value) for name, value in query.items()})
+    console.close()
+
+
+# Promise: console.md#what-it-may-do
+def test_a_dry_run_shows_a_limited_token_nothing_of_others(log: spark_log.Log) -> None:
+    """Neither their groups, nor whether a topic or a group of others exists."""
+    console = Site(lambda: log)
+    grant = Grant("team", "admin", ("orders",), ("team.",))
+    found = json.loads(console.ask(grant, "plan", {"action": "delete", "topic": "orders"}))
+    assert (found["rows"], found["total"]) == ([], 0) and "the positions of 1 group in it" in found["does"]
+    reset = {"action": "reset", "group": "team.g", "to": "earliest"}
+    for query in (
+        {"action": "delete", "topic": "clicks"},
+        {"action": "delete", "topic": "nowhere"},
+        {**reset, "topic": "nowhere"},
+        {**reset, "group": "billing"},
+        {**reset, "group": "nobody"},
+    ):
+        with pytest.raises(AuthorizationFailed, match="the token 'team' is for"):
+            console.ask(grant, "plan", query)
     console.close()
 
 

@@ -16,6 +16,7 @@ import spark_log
 from tests.cli.commands import ROOT
 from tests.console.test_console import Asking
 from tests.console.test_console_changes import send
+from tests.server.asking import eventually
 
 
 # Promise: cli.md#pylog-console, console.md#the-console
@@ -37,6 +38,30 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
             process.terminate()
         assert process.wait(30) == 0
     assert len(list((tmp_path / "state" / "pylog" / "console").glob("*.samples"))) == 1
+
+
+# Promise: console.md#the-console
+def test_a_browser_is_opened_without_the_token_in_its_arguments(tmp_path: Path) -> None:
+    """All users of the machine see arguments: it gets a file, which only this user can read and which leads on."""
+    with spark_log.connect(tmp_path / "log", durability="os"):
+        pass
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    steps = ('echo "$1"', 'cat "$file"', "echo", 'stat -c %a "$(dirname "$file")"')
+    browser.write_text(f"#!/bin/sh\nfile=${{1#file://}}\n({'; '.join(steps)}) > {seen}.part\nmv {seen}.part {seen}\n")
+    browser.chmod(0o755)
+    command = [sys.executable, "-m", "spark_log.cli", "console", "-u", str(tmp_path / "log"), "--listen", "0", "--open"]
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state"), "BROWSER": f"{browser} %s"}
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        try:
+            eventually(seen.exists)
+        finally:
+            process.terminate()
+        assert process.wait(30) == 0
+    argument, page, mode = seen.read_text().splitlines()
+    assert address not in argument and f'url={address}"' in page and mode == "700"
+    assert not Path(argument.removeprefix("file://")).exists()
 
 
 # Promise: console.md#the-console

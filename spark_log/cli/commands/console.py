@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 import click
@@ -86,17 +89,30 @@ def console(
     if admin:
         open_audit(STDERR)
 
+    opened = ExitStack()
+
     def say(address: str) -> None:
         echo(address)
         if opens:
-            webbrowser.open(address)
+            folder = opened.enter_context(TemporaryDirectory(prefix="pylog-console-"))
+            webbrowser.open(page_that_leads_to(address, Path(folder)).as_uri())
 
     if "" in urls:
         raise click.BadParameter("it is empty; give a value, or leave the option out", param_hint="'-u' / '--url'")
     sessions = [replace(session, given_url=url) for url in dict.fromkeys(urls)] or [session]
-    with ExitStack() as opened:
+    with opened:
         logs = [opened.enter_context(one.connect()) for one in sessions]
         asyncio.run(serve_console(logs, listen, token, say, changes=admin, reader=given if admin else ""))
+
+
+def page_that_leads_to(address: str, folder: Path) -> Path:
+    """A file in a folder of this user alone, whose name a browser may get as an argument.
+
+    All users of the machine see the arguments of processes, so these must not contain the address with its token.
+    """
+    page = folder / "open.html"
+    page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">')
+    return page
 
 
 def token_in(file: BinaryIO) -> str:
