@@ -54,6 +54,9 @@ class ObjectStoreContract:
         assert store.get("data/0/a.seg", 6) == b"world"
         assert store.get("data/0/a.seg", 0, 5) == b"hello"
         assert store.size("data/0/a.seg") == 11
+        store.put("data/0/b.seg", [b"b"])
+        assert store.sizes("data/0/") == {"data/0/a.seg": 11, "data/0/b.seg": 1}
+        assert (store.sizes("data/0/b"), store.sizes("none/")) == ({"data/0/b.seg": 1}, {})
 
     def test_a_range_ends_where_the_object_does(self, store: ObjectStore) -> None:
         """A read beyond the end returns what exists."""

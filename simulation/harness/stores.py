@@ -307,6 +307,11 @@ class MeteredStore(Wrapper):
         self._count("list", max(1, -(-len(names) // NAMES_PER_REQUEST)))
         return names
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        found = self.inner.sizes(prefix)
+        self._count("list", max(1, -(-len(found) // NAMES_PER_REQUEST)))
+        return found
+
     def delete(self, keys: Iterable[str]) -> None:
         names = tuple(keys)
         self._count("delete", -(-len(names) // NAMES_PER_REQUEST))

@@ -186,6 +186,9 @@ class SimulatedStore:
         names: list[str] = self._process.ask(List(prefix))
         return names
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {key: size for key in self.list(prefix) if (size := self.size(key)) is not None}
+
     def delete(self, keys: Iterable[str]) -> None:
         self._process.ask(Delete(tuple(keys)))
 

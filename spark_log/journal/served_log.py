@@ -342,6 +342,9 @@ class ServedMetadata:
     def list(self, prefix: str) -> list[str]:
         self._refuse(prefix)
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        self._refuse(prefix)
+
     def delete(self, keys: Iterable[str]) -> None:
         self._refuse(next(iter(keys), ""))
 

@@ -18,9 +18,8 @@ from spark_log.metadata.commits.pending_commits import optional_copies
 from spark_log.metadata.records import Copy, MissingRecord
 from spark_log.metadata.replicas.replicas import copies_of, epoch_of
 from spark_log.metadata.state import ObjectRow, PendingCommit, State
-from spark_log.recovery.verify_objects import each
 from spark_log.replication.lost_commits import lose_in_own_root
-from spark_log.store.object_names import DATA, listed
+from spark_log.store.object_names import DATA, is_of_a_log, listed
 from spark_log.text import counted
 
 Needed: TypeAlias = Mapping[str, ObjectRow | None]
@@ -49,10 +48,9 @@ def lacking_commits(copy: Journal) -> list[PendingCommit]:
 def lacking_in_mirror(mirror: Journal, log: str) -> str:
     """A sentence on the objects that a mirror must have and lacks, with what to do; empty if it has all.
 
-    Their sizes are compared if that takes no requests.
     log:  URL of its log.
     """
-    there = _objects_of(mirror, sizes=mirror.metadata.local)
+    there = _objects_of(mirror)
     mirror.refresh()  # another process may have copied meanwhile, and deleted garbage
     lacking = sorted(
         name for name, row in needed_objects(mirror.state).items() if name not in there and row is not None
@@ -61,13 +59,17 @@ def lacking_in_mirror(mirror: Journal, log: str) -> str:
     return _lacking_text(mirror, lacking, log) if lacking else ""
 
 
-def _objects_of(copy: Journal, *, sizes: bool = True) -> set[str]:
-    """The objects that a copy has.  sizes: only those with the size that the state says."""
+def _objects_of(copy: Journal) -> set[str]:
+    """The objects that a copy has, without those of another size than the state says."""
     store, rows = copy.metadata, copy.state.objects
-    there = set(listed(store, DATA))
-    known = [name for name in sorted(there) if name in rows] if sizes else []
-    found = each(store.size, known, local=store.local)
-    return there - {name for name, size in zip(known, found, strict=True) if size != rows[name].size}
+    if store.local:
+        there = listed(store, DATA)
+        return {name for name in there if name not in rows or store.size(name) == rows[name].size}
+    return {
+        name
+        for name, size in store.sizes(DATA).items()
+        if is_of_a_log(name) and (name not in rows or size == rows[name].size)
+    }
 
 
 def _lacking_text(copy: Journal, lacking: Sequence[str], other: str) -> str:

@@ -65,6 +65,9 @@ class ObjectStore(Protocol):
         The prefix is a folder, `data/`, or continues with the beginning of names in it, `data/00`.
         """
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of each object that `list` returns, by as many requests."""
+
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; a missing object is not an error."""
 

@@ -184,6 +184,9 @@ class LocalStore:
         with self._storage_errors(prefix):
             return sorted(self._walk(*split_prefix(prefix)))
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {key: size for key in self.list(prefix) if (size := self.size(key)) is not None}
+
     def delete(self, keys: Iterable[str]) -> None:
         folders = set()
         self._check_trusted()  # what takes the place of these objects may be lost

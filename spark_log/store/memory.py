@@ -66,6 +66,9 @@ class MemoryStore:
             near = [keys for at, keys in self._folders.items() if at.startswith(prefix) or prefix.startswith(at)]
             return sorted(key for keys in near for key in keys if key.startswith(prefix))
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {key: size for key in self.list(prefix) if (size := self.size(key)) is not None}
+
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             folder = _folder(check_key(key))

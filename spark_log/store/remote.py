@@ -211,17 +211,20 @@ class FsspecStore:
         return True
 
     def list(self, prefix: str) -> list[str]:
+        return sorted(self.sizes(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
         path = f"{self._root}/{check_prefix(prefix)}"
         with self._storage_errors(prefix):
             try:
                 found = self._find(prefix)
             except FileNotFoundError:
-                return []
+                return {}
         cut = len(self._root) + 1
-        return sorted(name[cut:] for name in found if name.startswith(path))
+        return {name[cut:]: int(about["size"]) for name, about in found.items() if name.startswith(path)}
 
-    def _find(self, prefix: str) -> Iterable[str]:
-        """The names that begin with a prefix, and perhaps others of its folder.
+    def _find(self, prefix: str) -> Mapping[str, Mapping[str, Any]]:
+        """By name, what the store says of objects that begin with a prefix, and perhaps of others of its folder.
 
         If a folder on S3 is empty, s3fs checks in two more requests whether it is an object, unless a prefix is given.
         """
@@ -229,8 +232,9 @@ class FsspecStore:
         path = f"{self._root}/{folder}"
         if self._backend.protocol == "s3":
             parent, _, name = path.rpartition("/")
-            return self._fs.find(path, prefix=names) if names else self._fs.find(parent, prefix=f"{name}/")
-        return self._fs.find(path)
+            where = (path, names) if names else (parent, f"{name}/")
+            return self._fs.find(where[0], prefix=where[1], detail=True)
+        return self._fs.find(path, detail=True)
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]

@@ -46,6 +46,9 @@ class StoreWrapper:
     def list(self, prefix: str) -> list[str]:
         return self._ask(lambda store: store.list(prefix))
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return self._ask(lambda store: store.sizes(prefix))
+
     def delete(self, keys: Iterable[str]) -> None:
         names = tuple(keys)  # a request may be repeated
         self._ask(lambda store: store.delete(names))

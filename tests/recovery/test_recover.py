@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from simulation.harness.stores import MeteredStore
 from spark_log.errors import CorruptObject, InvalidRequest
 from spark_log.maintenance.maintain import maintain_once
 from spark_log.recovery.mirror import Mirror, begin_mirror
@@ -93,6 +94,19 @@ def test_a_recovery_that_is_killed_at_any_write_is_run_again(tmp_path: Path, lib
         if writes > deaths:
             break
     assert deaths == 10
+
+
+def test_a_recovery_gets_the_sizes_of_objects_with_their_names(log: spark_log.Log, root: str) -> None:
+    """One request for a thousand of them, not one for each; an object of another size is noticed nevertheless."""
+    append_small(log, 20, first=3)
+    Mirror(log, LocalStore(root)).round()
+    bucket = MeteredStore(LocalStore(root))
+    assert recover(bucket, force=True, dry_run=True).version == log.journal.state.version
+    assert Mirror(log, bucket).status().problem == ""
+    assert len(bucket.list("data/")) > 20 and bucket.requests["size"] < 5
+    victim = Path(root) / bucket.list("data/")[0]
+    victim.write_bytes(victim.read_bytes()[1:])
+    assert f"such as data/{victim.parent.name}/{victim.name}, which has " in Mirror(log, bucket).status().problem
 
 
 # Promise: copies.md#keep-a-mirror

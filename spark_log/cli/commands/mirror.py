@@ -152,7 +152,7 @@ def status(session: CommandSession, mirror_url: str, options: Mapping[str, str])
     """Show how far a mirror is behind its log.
 
     It fails if the log has deleted what the mirror lacks, so that `pylog mirror run` needs --catch-up; also if objects
-    of the mirror are missing, or, on a disk, have another size.
+    of the mirror are missing, or have another size.
 
     \b
     Example:
