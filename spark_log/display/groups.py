@@ -104,12 +104,12 @@ def _state_topic(journal: Journal, lags: Sequence[PartitionLag]) -> str | None:
 
     While the topic does not exist, it is shown by its id.
     """
-    from spark_log.flows.keyed_state import POSITION
+    from spark_log.flows.keyed_state import named_state
     from spark_log.metadata.renewed_ids import later_ids
 
     state = journal.state
-    named = {lag.position.metadata.removeprefix(POSITION) for lag in lags if lag.position.metadata.startswith(POSITION)}
-    for topic_id in sorted(named):
+    named = {named_state(lag.position.metadata)[0] for lag in lags}
+    for topic_id in sorted(named - {""}):
         known = [name for name, other in state.names.items() if other in later_ids(topic_id, state.version)]
         return known[0] if known else f"{topic_id} (deleted)"
     return None

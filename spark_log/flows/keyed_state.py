@@ -4,12 +4,14 @@ The state of a source partition's keys is in the partition of the same number.  
 changes are records of the batch's commit.  So the topic, the positions and the outputs agree in every version of the
 log, and a task that takes a partition over only has to read its latest records.
 
-Each committed position names the topic by its id (`position_text`).  So a flow whose state was deleted does not count
-on with an empty one.
+Each committed position names the topic by its id, and how many partitions it has (`position_text`).  So a flow does not
+continue with a state that does not belong to its positions: one that was deleted since, or one that was kept while the
+positions were deleted or moved back.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -39,19 +41,20 @@ from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.metadata.erasures import erased_at
 from spark_log.metadata.renewed_ids import later_ids
 from spark_log.metadata.set_backs import Lineage, lineage_of
-from spark_log.metadata.state import State
+from spark_log.metadata.state import GroupState, State
 from spark_log.metadata.topics.schemas import schema_of
 from spark_log.model import NewTopic
 from spark_log.schema.names import RECORD_NAMES
 from spark_log.schema.topic_schema import as_schema
 from spark_log.segment.record_columns import Rows
 from spark_log.segment.schema import TOMBSTONE, data_names
-from spark_log.text import shown
+from spark_log.text import counted, shown
 
 RECORD_COLUMNS = ("topic", "partition", "offset", "key", "timestamp", "headers")
 """Columns of a table of a topic that are not of its values."""
-POSITION = "state "
-"""Begins the text of a position of a flow with state; the topic's id follows."""
+POSITION = re.compile(r"state (\S+)(?: ([0-9]+))?")
+"""The text of a position of a flow with state: the topic's id and, unless it is of an older pylog, its partitions."""
+ANOTHER_FLOW = "Start a flow with another name and another state topic, which reads the source from its first record"
 
 Mask = npt.NDArray[np.bool_]
 
@@ -92,6 +95,7 @@ class KeyedState:
         self._source = source
         self._keyed = keyed
         self._topic_id = ""
+        self._partitions = 0
         self._parts: dict[int, _Part] = {}
         self._staged: dict[int, KeyedRows] = {}
         """Changes of the current batch, by partition."""
@@ -105,21 +109,62 @@ class KeyedState:
     @property
     def position_text(self) -> str:
         """The metadata of positions that are committed with the state."""
-        return POSITION + self._topic_id
+        return f"state {self._topic_id} {self._partitions}"
 
-    def begin(self, texts: Iterable[str]) -> None:
-        """Begin with partitions, at positions with this metadata.  Creates the topic if there is no state yet.
+    def begin(self) -> None:
+        """Begin with partitions at the group's positions.  Creates the topic if there is no state yet.
 
-        Raises UnknownTopicOrPartition if the state that belongs to a position was deleted.
+        Raises UnknownTopicOrPartition if the state that belongs to a position was deleted, and InvalidRequest if there
+        is one that does not belong to the positions.
         """
-        state = self._journal.require([self._keyed.topic])
-        topic_id = state.names.get(self._keyed.topic, "")
-        for text in texts:
-            named = text.removeprefix(POSITION)
-            if named != text and topic_id not in later_ids(named, state.version):
-                raise self._gone("was deleted")
+        self._check_positions(self._journal.require([self._source, self._keyed.topic], [self._flow]))
         if ensure_state(self._journal, self._flow, self._source, self._keyed):
-            self._topic_id = self._journal.require([self._keyed.topic]).names[self._keyed.topic]
+            state = self._journal.require([self._keyed.topic])
+            self._topic_id = state.names[self._keyed.topic]
+            self._partitions = state.topics[self._topic_id].partitions
+
+    def _check_positions(self, state: State) -> None:
+        """Checks all partitions, also those of other tasks: each task comes to the same result."""
+        source_id, topic_id = state.names.get(self._source, ""), state.names.get(self._keyed.topic, "")
+        offsets, others = state.groups.get(self._flow, GroupState()).offsets, list[int]()
+        for number in range(state.topics[source_id].partitions if source_id else 0):
+            at, part = offsets.get((source_id, number)), state.partitions.get((topic_id, number))
+            named, partitions = named_state("" if at is None else at.metadata)
+            if not named:
+                others += [number] if part is not None and part.start < part.end else []
+            elif topic_id not in later_ids(named, state.version):
+                raise self._gone("was deleted")
+            elif topic_id != named:
+                raise InvalidRequest(
+                    f"flow {self._flow!r}: `pylog repair --accept-loss` has set the flow's positions back, or removed state "
+                    f"that belongs to them: records would be counted twice, or not at all. {self._again}"
+                )
+            elif partitions:
+                self._check_count(state, partitions)
+        if others:
+            raise InvalidRequest(
+                f"flow {self._flow!r}: topic {self._keyed.topic!r} has state in {counted(len(others), 'partition')} "
+                f"({', '.join(map(str, others))}) in which group {self._flow!r} has no position that belongs to it: its "
+                "positions were deleted, have expired or were moved back, the source was created again, or another flow "
+                f"has written the state. Records would be counted twice. {self._again}. For another flow, choose another "
+                "state topic"
+            )
+
+    @property
+    def _again(self) -> str:
+        return (
+            f"To compute the state again, stop the flow, and then: pylog topic delete {self._keyed.topic}; pylog group seek "
+            f"{self._flow} --to earliest"
+        )
+
+    def _check_count(self, state: State, partitions: int) -> None:
+        """Raises InvalidRequest unless the topic has as many partitions as when the positions were committed."""
+        now = state.topics[state.names[self._keyed.topic]].partitions
+        if now != partitions:
+            raise InvalidRequest(
+                f"flow {self._flow!r}: topic {self._keyed.topic!r} with its state had {partitions} partitions, and now has "
+                f"{now}: keys and their state are in different ones. {ANOTHER_FLOW}"
+            )
 
     def keep(self, partitions: Iterable[int]) -> None:
         """Forget all other partitions."""
@@ -157,7 +202,9 @@ class KeyedState:
         topic_id = state.names.get(self._keyed.topic)
         if topic_id is None or topic_id not in later_ids(self._topic_id, state.version):
             raise self._gone("was deleted while the flow was running")
+        _check_policy(state, self._flow, self._keyed)
         check_partitions(state, self._flow, self._source, self._keyed)
+        self._check_count(state, self._partitions)
         part, schema = state.partitions[topic_id, partition], schema_of(state, topic_id)
         version = 0 if schema is None else schema.version
         return _Stand(topic_id, lineage_of(state), part.start, erased_at(state, topic_id), version), part.end
@@ -251,20 +298,29 @@ def ensure_state(journal: Journal, flow: str, source: str, keyed: Keyed) -> bool
         except TopicAlreadyExists:  # by another task
             journal.refresh()
         state = journal.require([source, keyed.topic])
-    _check_topic(state, flow, keyed)
+    _check_policy(state, flow, keyed)
+    _check_schema(state, flow, keyed)
     check_partitions(state, flow, source, keyed)
     return True
 
 
-def _check_topic(state: State, flow: str, keyed: Keyed) -> None:
-    topic_id = state.names[keyed.topic]
-    configs = state.topics[topic_id].configs
+def named_state(text: str) -> tuple[str, int]:
+    """The topic id and the number of partitions in the text of a position; ("", 0): it names no state."""
+    found = POSITION.fullmatch(text)
+    return ("", 0) if found is None else (found[1], int(found[2] or 0))
+
+
+def _check_policy(state: State, flow: str, keyed: Keyed) -> None:
+    configs = state.topics[state.names[keyed.topic]].configs
     if not has_cleanup_policy(configs, "compact") or has_cleanup_policy(configs, "delete"):
         raise InvalidRequest(
             f"flow {flow!r}: state: topic {keyed.topic!r} must only be compacted, or state gets lost or is kept for ever: "
             f"pylog topic alter {keyed.topic} -c cleanup.policy=compact"
         )
-    known = schema_of(state, topic_id)
+
+
+def _check_schema(state: State, flow: str, keyed: Keyed) -> None:
+    known = schema_of(state, state.names[keyed.topic])
     if keyed.schema is not None and (known is None or not as_schema(keyed.schema).equals(known.columns)):
         has = "no schema" if known is None else f"the schema {', '.join(map(str, known.columns))}"
         raise InvalidRequest(
@@ -279,8 +335,7 @@ def check_partitions(state: State, flow: str, source: str, keyed: Keyed) -> None
     if len({topic.partitions for topic in topics}) > 1:
         raise InvalidRequest(
             f"flow {flow!r}: source topic {source!r} has {topics[0].partitions} partitions, and topic {keyed.topic!r} with "
-            f"its state has {topics[1].partitions}: keys and their state are in different ones. Start a flow with another "
-            "name and another state topic, which reads the source from its first record"
+            f"its state has {topics[1].partitions}: keys and their state are in different ones. {ANOTHER_FLOW}"
         )
 
 

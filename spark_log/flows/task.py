@@ -30,6 +30,7 @@ from spark_log.errors import (
     GroupInUse,
     IllegalGeneration,
     InvalidRecord,
+    OffsetOutOfRange,
     RebalanceInProgress,
     SparkLogError,
     UnknownTopicOrPartition,
@@ -273,7 +274,10 @@ class FlowTask:
         )
 
     def _step(self, consumer: Consumer) -> None:
-        table = consumer.poll_arrow(POLL_MS)
+        try:
+            table = consumer.poll_arrow(POLL_MS)
+        except OffsetOutOfRange as error:
+            raise self._removed(error) from error
         if self._lineage not in (None, consumer.lineage):
             raise _Outdated
         try:
@@ -369,8 +373,7 @@ class FlowTask:
                 self._committed[tp] = committed.offset
             consumer.seek(tp, self._new[tp] if committed is None else committed.offset)
         if self._function.state is not None:
-            known = [offsets.get((state.names[tp.topic], tp.partition)) for tp in partitions]
-            self._function.state.begin([at.metadata for at in known if at is not None])
+            self._function.state.begin()
             self._function.state.keep({tp.partition for tp in (*consumer.assignment(), *partitions)})
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -386,6 +389,21 @@ class FlowTask:
         for tp in partitions:
             self._committed.pop(tp, None)
             self._new.pop(tp, None)
+
+    def _removed(self, error: OffsetOutOfRange) -> OffsetOutOfRange:
+        """The error with the command by which the flow continues without the records, in that partition only."""
+        state, begun = self._journal.state, {**self._new, **self._committed}
+        starts = {tp: state.partitions[state.names[tp.topic], tp.partition].start for tp in begun}
+        for tp, at in begun.items():
+            if at < starts[tp]:
+                return OffsetOutOfRange(
+                    f"flow {self._options.name!r}: records {at} to {starts[tp] - 1} of {tp.topic}-{tp.partition} were "
+                    "removed before the flow had processed them. To continue without them, stop the flow, and then: pylog "
+                    f"group seek {self._options.name} --topic {tp.topic}:{tp.partition} --to earliest",
+                    start=error.start,
+                    end=error.end,
+                )
+        return error
 
     def _gone(self, tp: TopicPartition) -> UnknownTopicOrPartition:
         again = tp.topic in self._journal.state.names

@@ -17,7 +17,7 @@ import pytest
 import spark_log
 from simulation.harness.broker_roots import commit_on_leader, register_broker
 from simulation.harness.stores import Faults, FaultyStore
-from spark_log import NewTopic, TopicPartition
+from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.errors import FunctionFailed, InvalidRequest, UnknownTopicOrPartition
 from spark_log.flows.flow import Flow
 from spark_log.flows.flow_options import flow_options
@@ -438,6 +438,8 @@ def test_a_restore_waits_for_records_that_readers_do_not_see_yet(tmp_path: Path)
     register_broker(log, 1, str(tmp_path / "broker1"))
     log.create_topic(NewTopic("last", configs={"cleanup.policy": "compact"}, replica_assignment={0: (0, 1)}))
     commit_on_leader(log, "last", [{"key": "a", "value": b"5"}])
+    belongs = OffsetAndMetadata(0, f"state {log.journal.refresh().names['last']} 1")
+    log.admin.alter_consumer_group_offsets("count", {TopicPartition("words", 0): belongs})
     seen: list[dict[str, Any]] = []
 
     def noted(words: pa.Table, state: pa.Table) -> tuple[None, None]:

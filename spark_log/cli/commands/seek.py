@@ -102,8 +102,23 @@ def seek(
     if dry_run:
         emit_rows(session, COLUMNS, rows)
     elif confirmed(f"move group {name} in {counted(len(rows), 'partition')}", dry_run=False, yes=yes):
-        log.admin.alter_consumer_group_offsets(name, {tp: OffsetAndMetadata(offset) for tp, offset in new.items()})
+        log.admin.alter_consumer_group_offsets(
+            name, {tp: OffsetAndMetadata(offset, _text(state, name, tp, offset)) for tp, offset in new.items()}
+        )
         emit_rows(session, COLUMNS, rows)
+
+
+def _text(state: State, name: str, tp: TopicPartition, offset: int) -> str:
+    """The text of a position of a flow with state, if it is not moved back: the state then still has each record once.
+
+    Any other text is removed, as by Kafka's tool.
+    """
+    from spark_log.flows.keyed_state import named_state
+    from spark_log.metadata.state import GroupState
+
+    at = state.groups.get(name, GroupState()).offsets.get((state.names[tp.topic], tp.partition))
+    belongs = at is not None and at.offset <= offset and named_state(at.metadata)[0] in state.topics
+    return at.metadata if at is not None and belongs else ""
 
 
 def check_free(log: Log, name: str) -> None:
