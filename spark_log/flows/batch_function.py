@@ -118,6 +118,11 @@ class BatchFunction:
             for topic, data in result.items():
                 if not isinstance(topic, str):
                     raise self._odd(f"a dict with the key {shown(topic)}")
+                if self._options.state is not None and topic == self._options.state.topic:
+                    raise InvalidRequest(
+                        f"flow {self._options.name!r}: the function returned outputs for topic {topic!r}, which has the "
+                        "state: return new state as the second of the pair"
+                    )
                 if data is not None:
                     yield topic, self._frame(data)
         elif result is not None:

@@ -29,6 +29,7 @@ from spark_log.client.reader.typed import value_read
 from spark_log.client.topic_creation import auto_creates, create_topic, no_such_topic
 from spark_log.configs.settings import has_cleanup_policy
 from spark_log.errors import (
+    ConcurrentChange,
     InvalidRecord,
     InvalidRequest,
     NotEnoughReplicas,
@@ -54,6 +55,8 @@ RECORD_COLUMNS = ("topic", "partition", "offset", "key", "timestamp", "headers")
 """Columns of a table of a topic that are not of its values."""
 POSITION = re.compile(r"state (\S+)(?: ([0-9]+))?")
 """The text of a position of a flow with state: the topic's id and, unless it is of an older pylog, its partitions."""
+_OF_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""Polars has views, which Arrow does not filter."""
 ANOTHER_FLOW = "Start a flow with another name and another state topic, which reads the source from its first record"
 
 Mask = npt.NDArray[np.bool_]
@@ -97,8 +100,8 @@ class KeyedState:
         self._topic_id = ""
         self._partitions = 0
         self._parts: dict[int, _Part] = {}
-        self._staged: dict[int, KeyedRows] = {}
-        """Changes of the current batch, by partition."""
+        self._staged: dict[int, _Part] = {}
+        """By partition, the rows that the batch has changed, under the stand and the end of those it began with."""
 
     def __len__(self) -> int:
         """The keys in memory that have a state."""
@@ -133,7 +136,7 @@ class KeyedState:
             if not named:
                 others += [number] if part is not None and part.start < part.end else []
             elif topic_id not in later_ids(named, state.version):
-                raise self._gone("was deleted")
+                raise self._of_another(state, named)
             elif topic_id != named:
                 raise InvalidRequest(
                     f"flow {self._flow!r}: `pylog repair --accept-loss` has set the flow's positions back, or removed state "
@@ -149,6 +152,15 @@ class KeyedState:
                 f"has written the state. Records would be counted twice. {self._again}. For another flow, choose another "
                 "state topic"
             )
+
+    def _of_another(self, state: State, named: str) -> InvalidRequest | UnknownTopicOrPartition:
+        known = [name for name, topic_id in state.names.items() if topic_id in later_ids(named, state.version)]
+        if not known:
+            return self._gone("was deleted")
+        return InvalidRequest(
+            f"flow {self._flow!r}: its positions belong to the state in topic {known[0]!r}, not to topic "
+            f"{self._keyed.topic!r}: keep the state in {known[0]!r}, or start a flow with another name"
+        )
 
     @property
     def _again(self) -> str:
@@ -185,8 +197,16 @@ class KeyedState:
         return self._rows(partition).find(distinct)
 
     def _rows(self, partition: int) -> KeyedRows:
-        staged = self._staged.get(partition)
-        return self._current(partition).rows if staged is None else staged
+        """Raises ConcurrentChange if others have changed the topic since an earlier part of the batch."""
+        part, staged = self._current(partition), self._staged.get(partition)
+        if staged is None:
+            return part.rows
+        if part[:2] != staged[:2]:
+            raise ConcurrentChange(
+                f"flow {self._flow!r}: the state in {self._keyed.topic}-{partition} was changed by others during a batch, "
+                "which is processed again"
+            )
+        return staged.rows
 
     def _current(self, partition: int) -> _Part:
         """The rows of a partition, restored unless the topic has nothing that they lack."""
@@ -246,7 +266,7 @@ class KeyedState:
             count += batch.num_rows
             found.append(batch)
         self._check_keys(found, keys)
-        self._staged[partition] = rows
+        self._staged[partition] = part._replace(rows=rows)
         return found
 
     def _check_keys(self, found: list[TopicRows], keys: pa.ChunkedArray) -> None:
@@ -269,11 +289,11 @@ class KeyedState:
 
     def applied(self, committed: Committed) -> None:
         """The changes of the batch were committed."""
-        for partition, rows in self._staged.items():
+        for partition, staged in self._staged.items():
             part = self._parts.pop(partition)
             span = committed.ranges.get((part.stand.topic_id, partition), range(0))
-            if span and span.start == part.end:
-                self._parts[partition] = part._replace(end=span.stop, rows=rows)
+            if span and span.start == part.end and part[:2] == staged[:2]:
+                self._parts[partition] = staged._replace(end=span.stop)
             # Otherwise others have written to the topic: the partition is read again.
         self._staged = {}
 
@@ -353,11 +373,14 @@ def _without_values(new: pa.Table, spec: TopicSpec) -> Iterator[pa.Table]:
         yield new
         return
     deleted = np.logical_and.reduce([_is_null(new.column(name)) for name in names])
+    if not deleted.any():
+        yield new
+        return
+    new = new.cast(pa.schema([field.with_type(_OF_VIEWS.get(field.type, field.type)) for field in new.schema]))
     if not deleted.all():
         yield new.filter(pa.array(~deleted))
-    if deleted.any():
-        keys = new.column("key").filter(pa.array(deleted))
-        yield pa.table({"key": keys, "value": pa.nulls(len(keys))})
+    keys = new.column("key").filter(pa.array(deleted))
+    yield pa.table({"key": keys, "value": pa.nulls(len(keys))})
 
 
 def _as_rows(records: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.Table, Mask]:

@@ -274,6 +274,8 @@ class FlowTask:
         )
 
     def _step(self, consumer: Consumer) -> None:
+        if self._function.state is not None:
+            self._function.state.discard()  # also of a batch that was refused: the next commit may have no records
         try:
             table = consumer.poll_arrow(POLL_MS)
         except OffsetOutOfRange as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -453,3 +454,68 @@ def test_a_restore_waits_for_records_that_readers_do_not_see_yet(tmp_path: Path)
         Replicator(log).round()
         flow.process_all_available(WAIT_S)
     assert seen == [{"key": b"a", "value": b"5"}]
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+@pytest.mark.parametrize("change", ["write", "trim", "erase"])
+def test_a_state_that_others_change_during_a_divided_batch_is_read_again(tmp_path: Path, change: str) -> None:
+    """The batch is processed again, and memory is the topic afterwards."""
+    log = made(str(tmp_path), 1)
+    write(log, "x x x")
+    with start(str(tmp_path)) as flow:
+        flow.process_all_available(WAIT_S)
+    changed = threading.Event()
+
+    def fragile(words: pa.Table, counts: pa.Table) -> tuple[pa.Table, pa.Table]:
+        keys = words["key"].to_pylist()
+        if keys == [b"b", b"c"] and not changed.is_set():
+            changed.set()
+            if change == "write":
+                log.append("counts", [{"key": "x", "value": {"n": 100}}])
+            elif change == "trim":
+                log.admin.delete_records({TopicPartition("counts", 0): 1})
+            else:
+                log.admin.erase_records("counts", ["x"])
+        if b"bad" in keys:
+            raise ValueError
+        assert flow.progress.state == "running"  # it has read the end of the log
+        return count(words, counts)
+
+    with start(str(tmp_path), fragile, bad_records="skip") as flow:
+        write(log, "a bad b c")
+        flow.process_all_available(WAIT_S)
+        write(log, "x")
+        flow.process_all_available(WAIT_S)
+    assert changed.is_set()
+    assert counts(log) == {"a": 1, "b": 1, "c": 1, "x": 101 if change == "write" else 1}
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+def test_a_state_may_be_a_polars_frame(tmp_path: Path) -> None:
+    """Also with rows that delete state."""
+    log = made(str(tmp_path), 1)
+
+    def in_stock(words: pa.Table, counts: pa.Table) -> tuple[None, pl.DataFrame]:
+        keys = [key.decode() for key in dict.fromkeys(words["key"].to_pylist())]
+        return None, pl.DataFrame(
+            {"key": keys, "n": [None if key == "b" else 1 for key in keys]}, {"key": pl.String, "n": pl.Int64}
+        )
+
+    with start(str(tmp_path), in_stock) as flow:
+        for words in ("a", "a b c", "b"):
+            write(log, words)
+            flow.process_all_available(WAIT_S)
+    assert counts(log) == {"a": 1, "c": 1}
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+def test_outputs_to_the_topic_of_the_state_are_refused(tmp_path: Path) -> None:
+    """Memory would not have them; and the error for another state topic names the first one."""
+    log = made(str(tmp_path), 1)
+    write(log, "a")
+    with pytest.raises(InvalidRequest, match="outputs for topic 'counts', which has the state"):
+        start(str(tmp_path), lambda words, state: ({"counts": count(words, state)[1]}, None)).await_termination(WAIT_S)
+    with start(str(tmp_path)) as flow:
+        flow.process_all_available(WAIT_S)
+    with pytest.raises(InvalidRequest, match="belong to the state in topic 'counts', not to topic 'other'"):
+        start(str(tmp_path), state=spark_log.keyed("other")).await_termination(WAIT_S)
