@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+from spark_log.bounds import INT16_MAX
 from spark_log.errors import InvalidRequest
 
 LAST = 1 << 15
@@ -270,6 +271,8 @@ def _read_data(read_length: Callable[[FrameBytes], int], is_text: bool, source: 
     length = read_length(source)
     if length < 0:
         return None
+    if is_text and length > INT16_MAX:
+        raise MalformedFrame(f"text of {length} bytes, and at most {INT16_MAX} are allowed")
     found = source.take(length)
     if not is_text:
         return found

@@ -69,11 +69,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
 
         A coordinator finds it when it decodes the request; without one, nobody else would.
         """
-        try:
-            _decoder(type(self)).decode(msgspec.json.encode(self))
-        except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
-            kind = str(type(self).__struct_config__.tag)
-            raise InvalidRequest(f"{kind}: {_named(self, str(error)) or _unencoded(self, error)}") from error
+        check_types_of(self)
 
 
 class PlannedCommand(Command, frozen=True, kw_only=True):
@@ -96,12 +92,21 @@ class PlannedCommand(Command, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
+def check_types_of(message: msgspec.Struct) -> None:
+    """Raises InvalidRequest as `Command.check_types`, for any message that becomes a part of a record."""
+    try:
+        _decoder(type(message)).decode(msgspec.json.encode(message))
+    except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
+        kind = str(type(message).__struct_config__.tag)
+        raise InvalidRequest(f"{kind}: {_named(message, str(error)) or _unencoded(message, error)}") from error
+
+
 @cache
-def _decoder(kind: type[Command]) -> msgspec.json.Decoder[Command]:
+def _decoder(kind: type[msgspec.Struct]) -> msgspec.json.Decoder[msgspec.Struct]:
     return msgspec.json.Decoder(kind)
 
 
-def _named(command: Command, problem: str) -> str:
+def _named(command: msgspec.Struct, problem: str) -> str:
     """The problem of a value, after its name, and the value if it is not inside of another; empty if the name is not
     known."""
     text, _, where = problem.partition(" - at `$.")
@@ -113,7 +118,7 @@ def _named(command: Command, problem: str) -> str:
     return f"{name}: {text[:1].lower()}{text[1:]}"
 
 
-def _unencoded(command: Command, error: Exception) -> str:
+def _unencoded(command: msgspec.Struct, error: Exception) -> str:
     """The first value that cannot be encoded, and why."""
     for name in command.__struct_fields__:
         value = getattr(command, name)

@@ -47,6 +47,7 @@ from spark_log.gateway.error_codes import (
 )
 from spark_log.gateway.groups.consumer_protocol import (
     KafkaSubscription,
+    _written,
     assignment_to_kafka,
     assignment_to_log,
     kafka_assignment,
@@ -78,7 +79,7 @@ from spark_log.gateway.groups.position_messages import (
     PositionToCommit,
 )
 from spark_log.metadata.groups.group_commands import JoinGroup
-from tests.gateway.running import DEADLINE_S, Running
+from tests.gateway.running import DEADLINE_S, Running, frame, received
 from tests.services import Services
 
 Serve = Callable[..., Running]
@@ -276,6 +277,40 @@ def test_positions_have_their_own_errors(log: spark_log.Log, gateway: Running) -
     (topic,) = gateway.ask(COMMIT_POSITIONS, 9, request).topics
     assert [one.error_code for one in topic.partitions] == [OFFSET_METADATA_TOO_LARGE]
     assert positions(log) == {0: 7}
+
+
+# Promise: gateway.md#groups
+@pytest.mark.parametrize("field", ["group_id", "group_instance_id", "protocol_type", "name"])
+def test_a_text_that_the_log_cannot_store_ends_the_connection(
+    url: str, log: spark_log.Log, gateway: Running, field: str
+) -> None:
+    """Compact texts of Kafka may be longer than those of the log."""
+    long = "g" * 40_000
+    fields = {"group_id": GROUP, "protocol_type": "x", "group_instance_id": None, "name": "range", field: long}
+    protocol = OfferedProtocol(name=fields.pop("name"), metadata=b"")
+    join = MemberJoinRequest(session_timeout_ms=30_000, rebalance_timeout_ms=5_000, protocols=[protocol], **fields)
+    commit = CommitPositionsRequest(group_id=long, topics=[])
+    for api, version, request in (JOIN_GROUP, 7, join), (COMMIT_POSITIONS, 8, commit):
+        with gateway.connection() as opened:
+            opened.sendall(frame(api, version, request))
+            assert received(opened) == b""
+    assert committed(gateway, 1) == NONE
+    with spark_log.connect(url) as other:
+        assert positions(other) == {0: 1}
+
+
+# Promise: gateway.md#groups
+def test_metadata_that_the_log_cannot_store_is_refused(url: str, log: spark_log.Log, gateway: Running) -> None:
+    """Kafka's form of a subscription, or of an assignment, is shorter than the log's."""
+    subscription = _written(KafkaSubscription(topics=["orders"], user_data=b"u" * 900_000))
+    member = Member(gateway)
+    assert member.join(protocols=[OfferedProtocol(name="range", metadata=subscription)]) == INVALID_REQUEST
+    assert member.join() == NONE
+    assert member.sync(**{member.id: range(90_000)}).error_code == INVALID_REQUEST
+    assert member.sync(**{member.id: (0, 1)}).error_code == NONE
+    assert member.commit(1) == NONE
+    with spark_log.connect(url) as other:
+        assert positions(other) == {0: 1}
 
 
 # Promise: gateway.md#groups

@@ -20,6 +20,7 @@ from spark_log.groups.messages import JoinGroupRequest, Request, Response, SyncG
 from spark_log.journal.context import is_led_elsewhere
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import Answered
+from spark_log.metadata.command_base import check_types_of
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.decision import Decision
 from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, SetGeneration
@@ -62,6 +63,7 @@ class GroupMachine:
         """
         await self._followed.recent()  # another process may have taken the group over
         if not self._is_led:
+            check_types_of(request)  # as a coordinator does: the log must be able to read what becomes of it
             return await self._own.ask(request, 0, host)
         link, holder = self._journal.link, self._journal.state.coordinator
         assert isinstance(link, HttpLink), "a log with a coordinator is reached through a link"
@@ -79,6 +81,7 @@ class GroupMachine:
         if self._is_led:
             await self._threads.submit(self._journal.propose, command)
             return
+        command.check_types()
         if (refusal := self._own.refusal(command)) is not None:
             raise refusal
         decide = partial(commit_of_member, command) if isinstance(command, CommitOffsets) else command
@@ -122,6 +125,7 @@ class OwnGroupJournal:
     def _outcome(self, command: AnyCommand | SetGeneration) -> object:
         assert isinstance(command, SetGeneration), "groups write generations"
         try:
+            command.check_types()
             return self._journal.propose(partial(set_generation, command))
         except IllegalGeneration as error:  # its members find their place in the newer generation
             return NotCoordinator(str(error), address="", epoch=0)
