@@ -78,6 +78,7 @@ from spark_log.gateway.groups.position_messages import (
     PositionsToDelete,
     PositionToCommit,
 )
+from spark_log.gateway.leader_epochs import EPOCH_MS, leader_epoch
 from spark_log.metadata.groups.group_commands import JoinGroup
 from tests.gateway.running import DEADLINE_S, Running, frame, received
 from tests.services import Services
@@ -277,6 +278,30 @@ def test_positions_have_their_own_errors(log: spark_log.Log, gateway: Running) -
     (topic,) = gateway.ask(COMMIT_POSITIONS, 9, request).topics
     assert [one.error_code for one in topic.partitions] == [OFFSET_METADATA_TOO_LARGE]
     assert positions(log) == {0: 7}
+
+
+# Promise: gateway.md#groups
+def test_a_position_of_a_former_topic_is_not_committed(log: spark_log.Log, gateway: Running) -> None:
+    """A new topic of the same name has other records, which the group has not read."""
+    log.append("orders", [{"value": "x", "partition": 0}] * 5)
+    former = leader_epoch(log.journal.refresh(), log.journal.state.names["orders"])
+    assert commit_of_epoch(gateway, 5, former) == NONE and commit_of_epoch(gateway, 4, -1) == NONE
+    time.sleep(EPOCH_MS / 1000)
+    log.admin.delete_topics(["orders"])
+    log.create_topic(NewTopic("orders", 2))
+    log.append("orders", [{"value": "x", "partition": 0}] * 9)
+    assert commit_of_epoch(gateway, 5, former) == UNKNOWN_TOPIC_OR_PARTITION
+    assert positions(log) == {}
+    new = leader_epoch(log.journal.refresh(), log.journal.state.names["orders"])
+    assert commit_of_epoch(gateway, 6, new) == NONE and positions(log) == {0: 6}
+
+
+def commit_of_epoch(gateway: Running, offset: int, epoch: int) -> int:
+    """The error code of a commit of a client that has read records of this epoch."""
+    position = PositionToCommit(partition_index=0, committed_offset=offset, committed_leader_epoch=epoch)
+    topics = [PositionsOfTopic(name="orders", partitions=[position])]
+    answer = gateway.ask(COMMIT_POSITIONS, 9, CommitPositionsRequest(group_id=GROUP, topics=topics))
+    return int(answer.topics[0].partitions[0].error_code)
 
 
 # Promise: gateway.md#groups

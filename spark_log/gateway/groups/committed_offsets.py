@@ -37,6 +37,7 @@ from spark_log.gateway.groups.position_messages import (
     PositionToCommit,
 )
 from spark_log.gateway.groups.served_groups import ServedGroups
+from spark_log.gateway.leader_epochs import end_of_epoch, leader_epoch
 from spark_log.groups.messages import Code
 from spark_log.groups.offset_deletion import check_metadata
 from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, Committer, DeleteOffsets
@@ -72,7 +73,8 @@ class GroupPositions:
             code, topic_id = self._served.topics.by_name(state, topic.name) if may else (GROUP_AUTHORIZATION_FAILED, "")
             count = state.topics[topic_id].partitions if code == NONE else 0
             for one in topic.partitions:
-                codes[topic.name, one.partition_index] = found = code or _fault(one, count)
+                found = code or _fault(one, count) or _epoch_fault(state, topic_id, one)
+                codes[topic.name, one.partition_index] = found
                 if not found:
                     key = topic_id, one.partition_index
                     entries[key] = OffsetEntry(*key, one.committed_offset, one.committed_metadata or "")
@@ -199,6 +201,15 @@ def _fault(one: PositionToCommit, partitions: int) -> int:
         return INVALID_REQUEST
     fits = check_metadata(one.committed_metadata or "") is Code.NONE
     return NONE if fits else OFFSET_METADATA_TOO_LARGE
+
+
+def _epoch_fault(state: State, topic_id: str, one: PositionToCommit) -> int:
+    """The error code of a position among records that are gone: of a topic that was deleted, or before a restore."""
+    epoch = one.committed_leader_epoch
+    if epoch < 0 or epoch >= leader_epoch(state, topic_id):
+        return NONE
+    _, end = end_of_epoch(state, (topic_id, one.partition_index), epoch)
+    return NONE if one.committed_offset <= end else UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _position(number: int, at: GroupPosition | None, code: int) -> CommittedPosition:
