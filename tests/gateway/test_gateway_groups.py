@@ -363,6 +363,22 @@ def test_each_version_reads_positions(log: spark_log.Log, gateway: Running) -> N
             assert [(topic.name, one.partition_index) for one in topic.partitions] == [("orders", 1)]
 
 
+# Promise: gateway.md#limits
+def test_a_small_request_does_not_get_a_huge_answer(log: spark_log.Log, gateway: Running) -> None:
+    """A group is answered once, and groups after 50,000 positions get an error."""
+    log.create_topic(NewTopic("wide", 5000))
+    names = [f"g{number}" for number in range(12)]
+    for name in names:
+        wide = {TopicPartition("wide", number): OffsetAndMetadata(0) for number in range(5000)}
+        log.admin.alter_consumer_group_offsets(name, wide)
+    groups = [GroupPositionsAsked(group_id=name, topics=None) for name in names for _ in range(100)]
+    found = gateway.ask(FETCH_POSITIONS, 8, FetchPositionsRequest(groups=groups)).groups
+    assert [one.group_id for one in found] == names
+    counts = [sum(len(topic.partitions) for topic in one.topics) for one in found]
+    assert counts == [5000] * 10 + [0, 0]
+    assert [one.error_code for one in found] == [NONE] * 10 + [INVALID_REQUEST] * 2
+
+
 def test_the_gateway_is_the_coordinator_of_groups_alone(gateway: Running) -> None:
     host, _, port = gateway.address.rpartition(":")
     for version in range(7):

@@ -47,6 +47,8 @@ from spark_log.positions import OFFSET_MAX
 
 GROUPS_SINCE = 8
 """The version of OffsetFetch that names several groups."""
+POSITIONS_MAX = 50_000
+"""After so many positions, a response has no further groups: a group may have many, and a request many groups."""
 
 
 class GroupPositions:
@@ -121,12 +123,18 @@ class GroupPositions:
         state = await self._followed.newest()
         if version < GROUPS_SINCE:
             return FetchPositionsResponse(topics=self._of_group(state, request.group_id, request.topics))
-        return FetchPositionsResponse(
-            groups=[
-                CommittedOfGroup(group_id=one.group_id, topics=self._of_group(state, one.group_id, one.topics))
-                for one in request.groups
-            ]
-        )
+        found: dict[str, CommittedOfGroup] = {}
+        size = 0
+        for one in request.groups:
+            if one.group_id in found:
+                continue
+            if size >= POSITIONS_MAX:
+                found[one.group_id] = CommittedOfGroup(group_id=one.group_id, error_code=INVALID_REQUEST)
+                continue
+            topics = self._of_group(state, one.group_id, one.topics)
+            found[one.group_id] = CommittedOfGroup(group_id=one.group_id, topics=topics)
+            size += sum(len(topic.partitions) for topic in topics)
+        return FetchPositionsResponse(groups=list(found.values()))
 
     def _of_group(
         self, state: State, group_id: str, asked: Sequence[PositionsAsked] | None
