@@ -79,7 +79,11 @@ from spark_log.gateway.groups.position_messages import (
     PositionToCommit,
 )
 from spark_log.gateway.leader_epochs import EPOCH_MS, leader_epoch
+from spark_log.journal.journal import Journal
+from spark_log.maintenance.maintain import maintain_once
 from spark_log.metadata.groups.group_commands import JoinGroup
+from spark_log.runtime.clock import SystemClock
+from spark_log.store.local import LocalStore
 from tests.gateway.running import DEADLINE_S, Running, frame, received
 from tests.services import Services
 
@@ -302,6 +306,42 @@ def commit_of_epoch(gateway: Running, offset: int, epoch: int) -> int:
     topics = [PositionsOfTopic(name="orders", partitions=[position])]
     answer = gateway.ask(COMMIT_POSITIONS, 9, CommitPositionsRequest(group_id=GROUP, topics=topics))
     return int(answer.topics[0].partitions[0].error_code)
+
+
+class Ahead(SystemClock):
+    """The clock of a later time."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+# Promise: gateway.md#groups
+def test_a_group_with_members_does_not_expire(tmp_path: Path) -> None:
+    """Also without a coordinator, and without new records; it expires after its last member has left."""
+    clock = Ahead()
+    journal = Journal.open(LocalStore(str(tmp_path / "log"), durability="os"), create=True, clock=clock)
+    with spark_log.Log(journal) as log:
+        log.create_topic(NewTopic("orders", 2))
+        log.admin.incremental_alter_configs({None: {"offsets.retention.minutes": "1"}})
+        gateway = Running(log)
+        try:
+            member = Member(gateway)
+            member.enter()
+            assert member.commit(1) == NONE
+            for _ in range(3):
+                clock.ahead_ms += 40_000
+                assert member.heartbeat() == NONE
+                maintain_once(log)
+                assert positions(log) == {0: 1}
+            request = MembersLeaveRequest(group_id=GROUP, members=[MemberToLeave(member_id=member.id)])
+            assert gateway.ask(LEAVE_GROUP, 5, request).error_code == NONE
+            clock.ahead_ms += 80_000
+            maintain_once(log)
+            assert positions(log) == {}
+        finally:
+            gateway.close()
 
 
 # Promise: gateway.md#groups

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from immutables import Map
 
-from spark_log.configs.settings import cluster_config
 from spark_log.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
@@ -39,6 +38,7 @@ from spark_log.metadata.groups.group_commands import (
     RenewSession,
     check_read,
 )
+from spark_log.metadata.groups.shared_groups import is_expiring
 from spark_log.metadata.maintenance.accepted_loss import RAISED
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.set_backs import Lineage, lineage_of
@@ -159,10 +159,9 @@ class Membership:
         self._journal.propose(RenewSession(group=self.group, generation=self.generation))
 
     def keep_in_use(self, state: State) -> None:
-        """Mark the group as in use, well before its offsets expire: with a quiet topic, there is nothing to commit."""
-        age_ms = cluster_config(state.configs, "offsets.retention.minutes") * 60_000
-        seen = state.groups.get(self.group, GroupState()).seen
-        if self.joined and not self.lost(state) and self._journal.context.clock.now_ms() - seen > age_ms // 4:
+        """Mark the group as in use before its offsets expire."""
+        now_ms = self._journal.context.clock.now_ms()
+        if self.joined and not self.lost(state) and is_expiring(state, self.group, now_ms):
             self.renew_session()
 
     def leave(self) -> None:

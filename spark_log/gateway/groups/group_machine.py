@@ -10,20 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 from spark_log.client.admin.group_listing import shared_now
 from spark_log.errors import IllegalGeneration, NotCoordinator, SparkLogError
 from spark_log.gateway.followed_state import FollowedState
 from spark_log.groups.group import GroupConfig, Roster
-from spark_log.groups.messages import JoinGroupRequest, Request, Response, SyncGroupRequest
+from spark_log.groups.messages import (
+    Code,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    Request,
+    Response,
+    SyncGroupRequest,
+)
 from spark_log.journal.context import is_led_elsewhere
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import Answered
 from spark_log.metadata.command_base import check_types_of
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.decision import Decision
-from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, SetGeneration
+from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, RenewSession, SetGeneration
+from spark_log.metadata.groups.shared_groups import is_expiring
 from spark_log.metadata.state import GroupState, State
 from spark_log.rpc.client import HttpLink
 from spark_log.rpc.messages import GroupView
@@ -64,7 +74,10 @@ class GroupMachine:
         await self._followed.recent()  # another process may have taken the group over
         if not self._is_led:
             check_types_of(request)  # as a coordinator does: the log must be able to read what becomes of it
-            return await self._own.ask(request, 0, host)
+            answer = await self._own.ask(request, 0, host)
+            if isinstance(answer, HeartbeatResponse) and answer.error is Code.NONE:
+                await self._keep_in_use(request)
+            return answer
         link, holder = self._journal.link, self._journal.state.coordinator
         assert isinstance(link, HttpLink), "a log with a coordinator is reached through a link"
         if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
@@ -75,6 +88,14 @@ class GroupMachine:
             return await self._waits.submit(link.ask_group, holder, request, JOIN_WAIT_MS_MAX)
         finally:
             self._waiting -= 1
+
+    async def _keep_in_use(self, request: Request) -> None:
+        """After a heartbeat: without a coordinator, the log does not count members, and its positions would expire."""
+        assert isinstance(request, HeartbeatRequest)
+        if is_expiring(self._journal.state, request.group_id, self._journal.context.clock.now_ms()):
+            renewal = RenewSession(group=request.group_id, generation=request.generation_id)
+            with suppress(SparkLogError):  # the next heartbeat tries again
+                await self._threads.submit(self._journal.propose, partial(renewed_in_time, renewal))
 
     async def change(self, command: CommitOffsets | DeleteOffsets) -> None:
         """Commit or delete positions: they are durable then.  Raises SparkLogError."""
@@ -151,6 +172,11 @@ def set_generation(command: SetGeneration, state: State, now_ms: int) -> Decisio
             current=stored.generation,
         )
     return command(state, now_ms)
+
+
+def renewed_in_time(command: RenewSession, state: State, now_ms: int) -> Decision[None]:
+    """Mark a group as in use, unless another member has done it.  Raises IllegalGeneration."""
+    return command(state, now_ms) if is_expiring(state, command.group, now_ms) else Decision((), None)
 
 
 def commit_of_member(command: CommitOffsets, state: State, now_ms: int) -> Decision[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from spark_log.configs.settings import cluster_config
 from spark_log.errors import GroupInUse
 from spark_log.groups.group import RosterMember
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
@@ -48,6 +49,12 @@ def topics_read(state: State, group: str) -> frozenset[str] | None:
     if roster.protocol_type != CONSUMER:
         return None
     return subscribed_topics(member.subscription for member in roster.members)
+
+
+def is_expiring(state: State, group: str, now_ms: int) -> bool:
+    """Whether members have to mark the group as in use, well before its positions expire: a quiet topic has no commits."""
+    age_ms = cluster_config(state.configs, "offsets.retention.minutes") * 60_000
+    return now_ms - state.groups.get(group, GroupState()).seen > age_ms // 4
 
 
 def expired_positions(state: State, name: str, limit: int) -> Iterator[TopicKey]:
