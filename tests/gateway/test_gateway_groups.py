@@ -496,6 +496,21 @@ def test_a_prefix_limits_groups_by_their_topics(log: spark_log.Log, serve: Serve
     assert deleted.error_code == GROUP_AUTHORIZATION_FAILED and len(positions(log)) == 1
 
 
+# Promise: gateway.md#start
+def test_a_prefix_hides_groups_that_have_not_committed(log: spark_log.Log, serve: Serve) -> None:
+    """Their members subscribe to other topics, and nobody else removes them."""
+    whole, limited = serve(), serve("shop.")
+    member = Member(whole)
+    member.enter()
+    assert limited.ask(LIST_GROUPS, 5, ListGroupsRequest()).groups == []
+    (described,) = limited.ask(DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=[GROUP])).groups
+    assert described.error_code == GROUP_AUTHORIZATION_FAILED and not described.members
+    leaving = MembersLeaveRequest(group_id=GROUP, members=[MemberToLeave(member_id=member.id)])
+    assert limited.ask(LEAVE_GROUP, 5, leaving).error_code == GROUP_AUTHORIZATION_FAILED
+    assert Member(limited).join() != NONE and member.heartbeat() == NONE
+    assert [one.group_id for one in whole.ask(LIST_GROUPS, 5, ListGroupsRequest()).groups] == [GROUP]
+
+
 def test_other_kinds_of_members_keep_their_bytes(log: spark_log.Log, gateway: Running) -> None:
     """Those of Connect and of schema registries have other metadata."""
     member = Member(gateway)

@@ -98,7 +98,7 @@ class GroupAdmin:
         found = [
             (name, describe_group(state, name, views.get(name)).state)
             for name in sorted({*state.groups, *views})
-            if self._served.serves(state, name)
+            if self._served.serves(state, name, views.get(name))
         ]
         return ListGroupsResponse(
             groups=[
@@ -120,7 +120,7 @@ class GroupAdmin:
         )
 
     def _described(self, state: State, name: str, view: GroupView | None, version: int) -> DescribedGroup:
-        if not self._served.serves(state, name):
+        if not self._served.serves(state, name, view):
             return DescribedGroup(error_code=GROUP_AUTHORIZATION_FAILED, group_id=name)
         found = describe_group(state, name, view)
         if found.state == ConsumerGroupState.DEAD.value:
