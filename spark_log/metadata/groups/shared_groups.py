@@ -52,7 +52,7 @@ def topics_read(state: State, group: str) -> frozenset[str] | None:
 
 
 def is_expiring(state: State, group: str, now_ms: int) -> bool:
-    """Whether members have to mark the group as in use, well before its positions expire: a quiet topic has no commits."""
+    """Whether members have to mark the group as in use before its positions expire: a quiet topic has no commits."""
     age_ms = cluster_config(state.configs, "offsets.retention.minutes") * 60_000
     return now_ms - state.groups.get(group, GroupState()).seen > age_ms // 4
 
