@@ -68,7 +68,8 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
     """Run a seed, without one of the rules if a mutation is named."""
     with supporting(TOMORROW):
         sim = Simulation(seed, transcript=transcript)
-        patches = (*sim.constants.patches(), *sim.memoized.patches(), *MIRROR_PATCHES, SAME_ORIGIN)
+        constants = sim.constants.patches(looks_back=sim.looks_back)
+        patches = (*constants, *sim.memoized.patches(), *MIRROR_PATCHES, SAME_ORIGIN)
         with patched(patches), mutated(MUTATIONS, mutation):
             violation = violation_of(partial(_simulate, sim, seed))
             sim.world.close()

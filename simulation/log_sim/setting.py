@@ -57,6 +57,10 @@ PUT_BACK_IN = (779,)
 """Last three digits of the seeds in which the last records are lost, and put back beside later ones."""
 LEFT_BEHIND_IN = (779,)
 """Remainders by 2000 of those of these seeds in which one of the lost records is there all the time."""
+LOOKS_BACK_IN = (2,)
+"""Remainders by 4 of the seeds from `TOGETHER_FROM` on in which processes look for a log that was set back, although it
+is not.
+"""
 COPIED, COPIED_ID, COPIED_PARTITIONS = "copied", "copied0", 2
 """The topic that is read and written in these seeds."""
 UPGRADE = SeveralCommands(commands=(UpdateFeature(name=METADATA_VERSION, level=TOMORROW),))
@@ -129,6 +133,7 @@ class Simulation:
         self.restores = seed % 100 in RESTORED_IN
         self.puts_back = seed % 1000 in PUT_BACK_IN
         self.leaves_record = seed % 2000 in LEFT_BEHIND_IN
+        self.looks_back = self.restores or self.puts_back or (seed >= TOGETHER_FROM and seed % 4 in LOOKS_BACK_IN)
         self.mirrors = self.restores or seed % 100 in MIRRORED_IN
 
     def _make_oracle(self, rates: FaultRates) -> Oracle:

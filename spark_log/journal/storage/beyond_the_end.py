@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from spark_log.errors import CorruptObject, SparkLogError
-from spark_log.journal.store_operations import PARALLEL, Get, Steps
+from spark_log.journal.store_operations import PARALLEL, Get, List, Steps
 from spark_log.metadata.formats.batch_format import decode_batch
 from spark_log.metadata.lines import mark_of
 from spark_log.metadata.records import Batch
@@ -48,6 +48,11 @@ def records_beyond(state: State, names: Iterable[str]) -> Steps[Beyond]:
         if batch is not None and (is_far or batch.time < state.time) and name not in linked:
             strays[name] = batch
     return Beyond(strays, [name for name in kept if name not in strays])
+
+
+def listed_beyond(state: State) -> Steps[Beyond]:
+    """All records behind the end of a log that ends at a state."""
+    return (yield from records_beyond(state, (yield List(LOG))))
 
 
 def _read(names: Sequence[str]) -> Steps[dict[str, Batch | None]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import CorruptObject, SparkLogError
-from spark_log.journal.storage.beyond_the_end import is_of_lost_log, records_beyond
+from spark_log.journal.storage.beyond_the_end import is_of_lost_log, listed_beyond
 from spark_log.journal.storage.log_identity import LogIdentity, check_is_there, restored_error
 from spark_log.journal.store_operations import Answered, Changes, Get, List, Op, Steps
 from spark_log.metadata.formats.batch_format import decode_batch, first_line
@@ -403,7 +403,7 @@ def _list_beyond(state: State, view: View, base: Base) -> Steps[Sequence[str] | 
         return names
     if (yield Get(following)) is not None:
         return None
-    later = yield from records_beyond(state, (yield List(LOG)))
+    later = yield from listed_beyond(state)
     if following in later.chain:
         return None
     if later.chain and _is_confirmed(view, names := (yield List(CHECKPOINTS)), base):
