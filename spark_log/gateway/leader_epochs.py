@@ -2,7 +2,8 @@
 Pure.
 
 The leader does not change, but a topic may be created again, and a log may be restored from a copy.  Both have a time,
-which is later than all before it, so the newest of them gives the epoch.  A client that has read under an earlier epoch
+which is later than all before it, so the newest of them gives the epoch.  After lost versions were given up, all epochs
+are one later, and none of before has records in common with the log.  A client that has read under an earlier epoch
 asks where that epoch ends (OffsetForLeaderEpoch), and continues there, or where its `auto.offset.reset` says.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_log.gateway.error_codes import FENCED_LEADER_EPOCH, NONE, UNKNOWN_LEADER_EPOCH
+from spark_log.metadata.renewed_ids import VERSIONS
 from spark_log.metadata.restores import KEPT, history_time, restored_end
 from spark_log.metadata.state import State, TopicKey
 
@@ -55,11 +57,13 @@ def end_of_epoch(state: State, key: TopicKey, asked: int) -> tuple[int, int]:
 
 def _epochs(state: State, key: TopicKey) -> list[EpochBegin]:
     """The epochs of a partition, as far as the state remembers restores."""
-    found = [EpochBegin(_epoch(state.topics[key[0]].created_ms), 0)]
+    losses = state.version // VERSIONS
+    found = [EpochBegin(_epoch(state.topics[key[0]].created_ms) + losses, 0)]
     for one in state.restores:
         if any(topic_id == key[0] for topic_id, _ in one.ends):  # it is as old as the restore
-            epoch = max(_epoch(history_time(one.history) or 0), found[-1].epoch + 1)
-            found.append(EpochBegin(epoch, restored_end(one, key)))
+            epoch = max(_epoch(history_time(one.history) or 0) + losses, found[-1].epoch + 1)
+            is_before_a_loss = one.version // VERSIONS < losses
+            found.append(EpochBegin(epoch, 0 if is_before_a_loss else restored_end(one, key)))
     return [EpochBegin(found[1].epoch, 0), *found[1:]] if len(found) > KEPT else found
 
 

@@ -30,6 +30,8 @@ from spark_log.gateway.messages import (
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
+from spark_log.recovery.repair import repair
+from spark_log.store.local import LocalStore
 from tests.gateway.running import DEADLINE_S, Running, librdkafka
 from tests.restored import copy_of, restored
 
@@ -165,6 +167,68 @@ def test_a_consumer_without_a_reset_gets_an_error(
     back(gateway.address)
     with pytest.raises(LookupError):
         consumer.next(1)
+
+
+def repaired(log: spark_log.Log, version: int) -> spark_log.Log:
+    """The log without a lost version, and with twenty other records."""
+    log.close()
+    folder = Path(log.url.removeprefix("file://"))
+    (folder / "meta/log" / f"{version:020d}.rec").unlink()
+    repair(LocalStore(folder), is_alive=lambda holder: False, accept_loss=True)
+    again = spark_log.connect(log.url)
+    write(again, "new", 20)
+    return again
+
+
+# Promise: gateway.md#what-is-served
+def test_a_consumer_begins_again_after_lost_versions_were_given_up(
+    log: spark_log.Log, client: Callable[..., Any]
+) -> None:
+    """The offsets of lost records, and those after them, are given to others."""
+    write(log, "kept", 10)
+    write(log, "lost", 10)
+    version = log.journal.refresh().version
+    write(log, "moved", 10)
+    gateway = Running(log)
+    consumer = client(gateway.address)
+    assert len(consumer.next(30)) == 30
+    old = epoch_of(gateway)
+    gateway.close()
+    with repaired(log, version) as again:
+        gateway = Running(again, listen=gateway.address)
+        found = consumer.next(40)
+        assert found == values("kept", range(10)) + values("moved", range(10)) + values("new", range(20))
+        new = epoch_of(gateway)
+        assert ends(gateway, old, new) == [(NONE, old, 0), (NONE, new, 40)]
+        gateway.close()
+
+
+# Promise: gateway.md#what-is-served
+def test_an_accepted_loss_ends_the_epochs_of_a_restored_log(log: spark_log.Log, tmp_path: Path) -> None:
+    """The lost records may be of any of them."""
+    write(log, "kept", 10)
+    copy, found = copy_of(log, tmp_path / "copy"), []
+    found.append(epoch_in(log))
+    log.close()
+    again = restored(log.url.removeprefix("file://"), copy)
+    found.append(epoch_in(again))
+    write(again, "lost", 10)
+    version = again.journal.refresh().version
+    write(again, "moved", 10)
+    with repaired(again, version) as last:
+        found.append(epoch_in(last))
+        assert found == sorted(set(found))
+        gateway = Running(last)
+        assert [end for _, _, end in ends(gateway, *found)] == [0, 0, 40]
+        gateway.close()
+
+
+def epoch_in(log: spark_log.Log) -> int:
+    gateway = Running(log)
+    try:
+        return epoch_of(gateway)
+    finally:
+        gateway.close()
 
 
 def epoch_of(gateway: Running) -> int:
