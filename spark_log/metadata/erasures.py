@@ -72,20 +72,23 @@ def roots_of(state: State) -> tuple[Root, ...]:
 
 def replay_erased(state: State, record: r.ErasedRecord) -> State | None:
     """The roots are those of now.  The end of an erasure replaces its beginning.  A complete one also ends the
-    incomplete ones of its topic that were recorded before it began."""
-    topic = state.topics.get(record.topic_id)
-    if topic is None:
+    incomplete ones of its topic that were recorded before it began.  A topic that is gone may have erasures that are
+    not done: objects of other topics have its dead slices."""
+    topic, known = state.topics.get(record.topic_id), state.erasures.get(record.topic_id)
+    if topic is None and known is None:
         return None
-    known = state.erasures.get(record.topic_id)
     before = () if known is None else known.unfinished
     if not record.incomplete:
         began = next((one.version for one in before if one.running and one.running == record.ends), state.version)
         before = tuple(one for one in before if not one.incomplete or one.version > began)
     if record.ends:
         before = tuple(one for one in before if one.running != record.ends)
-    roots = (*roots_of(state), *([METADATA] if record.topic_id in state.schemas else []))
+    may_be_typed = topic is None or record.topic_id in state.schemas
+    roots = (*roots_of(state), *([METADATA] if may_be_typed else []))
     new = OpenErasure(state.version, state.time, roots, record.incomplete, record.begins)
-    row = ErasedTopic(topic.name, state.version, (*before, new), state.time)
+    named = topic or known
+    assert named is not None
+    row = ErasedTopic(named.name, state.version, (*before, new), state.time)
     return replace(state, erasures=state.erasures.set(record.topic_id, row))
 
 

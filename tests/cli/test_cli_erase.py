@@ -144,6 +144,21 @@ def test_an_erasure_whose_process_was_killed_is_named(pylog: Pylog) -> None:
     assert "not ended" not in pylog.ok("topic", "erasures") + pylog.ok("verify") + pylog.ok("cluster", "health")
 
 
+def test_an_erasure_whose_process_was_killed_ends_after_its_topic_was_deleted(pylog: Pylog) -> None:
+    """The list has the command with the id of the topic."""
+    with spark_log.connect(pylog.url) as log:
+        topic_id = log.journal.refresh().names["orders"]
+        begins = ErasedRecord(topic_id=topic_id, incomplete=True, begins="killed")
+        log.journal.propose(Report.of(log.journal.state, begins), maintenance=False)
+    pylog.ok("topic", "delete", "orders", "--yes")
+    for command in (("topic", "erasures"), ("verify",), ("cluster", "health")):
+        found = pylog.run(*command)
+        assert found.exit_code == 1 and f"`pylog topic erase {topic_id}`" in found.stdout
+    said = pylog.ok("topic", "erase", topic_id, "--key", "a", "--yes")
+    assert "searched what the deleted topic has left" in said and "no record" not in said
+    assert "not ended" not in pylog.ok("topic", "erasures") + pylog.ok("verify") + pylog.ok("cluster", "health")
+
+
 def test_a_fenced_root_is_named_before_and_after(pylog: Pylog, tmp_path: Path) -> None:
     """By a dry run, and by the command that fences it."""
     pylog.ok("broker", "add", "1", "--root", str(tmp_path / "disk1"))

@@ -24,6 +24,8 @@ from spark_log.errors import AuthorizationFailed, InvalidRequest, UnknownTopicOr
 from spark_log.journal.journal import Journal
 from spark_log.journal.maintenance_limits import LIMITS
 from spark_log.maintenance.maintain import collect_garbage, maintain_once, merge
+from spark_log.metadata.commands import Report
+from spark_log.metadata.records import ErasedRecord
 from spark_log.model import TopicPartition
 from spark_log.recovery.verify import verify
 from spark_log.rewriting.erasing import PARALLEL_PARTITIONS, Erasing
@@ -397,6 +399,46 @@ def test_older_records_of_a_key_go_first(tmp_path: Path) -> None:
     log.admin.erase_records("t", [b"a"], progress=look)
     assert {len(left) for left in found} > {0, 4}, "there are several swaps"
     assert all(left == [0, 2, 4, 6][4 - len(left) :] for left in found)
+
+
+# Promise: tasks/erase.md#interrupted
+def test_an_erasure_that_was_killed_is_run_again_after_its_topic_was_deleted(tmp_path: Path) -> None:
+    """By the id of the topic, also if there is another one of its name: objects of another topic have its records."""
+    log = new_log(tmp_path, t=1, u=1)
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    for _ in range(2):
+        with log.transaction("writer") as both:
+            both.append("t", [{"key": ERASED, "value": b""}])
+            both.append("u", [{"key": b"other", "value": b"x" * 100}])
+    topic_id = log.journal.refresh().names["t"]
+    begins = ErasedRecord(topic_id=topic_id, incomplete=True, begins="killed")
+    log.journal.propose(Report.of(log.journal.state, begins), maintenance=False)
+    log.admin.delete_topics(["t"])
+    log.create_topic(spark_log.NewTopic("t", 1, CONFIGS))
+
+    def collect() -> None:
+        for _ in range(4):
+            append(log, "u", [b"later"])
+            collect_garbage(log)
+
+    collect()
+    assert topic_id not in log.journal.refresh().topics
+    assert objects_with(tmp_path / "data", ERASED)
+    (listed,) = log.admin.list_erasures()
+    assert listed.deleted and f"`pylog topic erase {topic_id}`" in listed.left
+    log.admin.erase_records("t", [ERASED])
+    assert topic_id in {one.topic_id for one in log.admin.list_erasures() if one.running}
+    report = log.admin.erase_records(topic_id, [ERASED])
+    assert (report.topic, report.before, report.objects, report.problems) == ("t", {}, 2, ())
+    assert topic_id in {one.topic_id for one in log.admin.list_erasures() if not one.incomplete}
+    for _ in range(3):
+        append(log, "u", [b"later"])
+        maintain_once(log)
+    assert log.admin.list_erasures() == []
+    assert objects_with(tmp_path / "data", ERASED) == []
+    assert verify(log, deep=True) == []
+    with pytest.raises(UnknownTopicOrPartition):
+        log.admin.erase_records(topic_id, [ERASED])
 
 
 # ------------------------------------------------------------------------------------------------------------- bad input

@@ -88,7 +88,8 @@ def erase(
     """
     keys = read_keys(given, file, form)
     admin = session.connect().admin
-    admin.describe_topics([name])
+    if not any(one.deleted and one.topic_id == name for one in admin.list_erasures()):
+        admin.describe_topics([name])
     if not dry_run and not confirmed(
         f"erase the records of {counted(len(keys), 'key')} from topic {name}", dry_run=False, yes=yes
     ):
@@ -186,11 +187,12 @@ def report_text(report: ErasureReport) -> str:
         ]
     if len(report.problems) > len(report.unreached):
         lines.insert(0, "not all records with these keys were erased, and readers still see the others")
-    elif not report.records:
+    elif not report.records and report.before:
         lines.insert(
             0, "no record has these keys: check them, and --key-format; copies may be left of records that expired"
         )
-    lines.append(f"searched the records before these offsets (partition: offset): {ends}")
+    searched = f"the records before these offsets (partition: offset): {ends}"
+    lines.append(f"searched {searched if ends else 'what the deleted topic has left in objects of other topics'}")
     for title, names in (
         ("dead-letter topics that may have copies", report.dead_letters),
         ("producers that may write the records again", [_writer(report, name) for name in report.writers]),

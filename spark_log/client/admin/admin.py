@@ -242,6 +242,7 @@ class Admin:
         records to be erased.  Offsets do not change.  After the call has returned, reads do not see the records, also
         if they were planned before; maintenance deletes the old objects later.  If the call is interrupted, repeat it.
 
+        topic:     its name; the id of a deleted topic that `list_erasures` has with an incomplete erasure.
         keys:      bytes or str (encoded as UTF-8), in a list or an Arrow array.
         before:    a position; records at or after it are kept.  Default: each partition's end when the call begins.
         dry_run:   count the records, and change nothing.

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_log.client.admin.answering_roots import RootAnswers
 from spark_log.client.admin.brokers import ANSWER_S
-from spark_log.client.admin.erasure_status import former_roots, gone_by, unreached_roots
+from spark_log.client.admin.erasure_status import former_roots, gone_by, is_deleted, unreached_roots
 from spark_log.client.producer.sent_values import to_bytes
 from spark_log.client.reader.positions_to_offsets import partition_of, partitions_of, resolve
 from spark_log.client.representations import described
@@ -63,7 +63,7 @@ class ErasureReport:
     """Distinct keys that were given."""
     before: dict[int, int]
     """By partition: records before this offset were searched.  Later ones are kept, including those of uploads
-    and transactions that were in progress."""
+    and transactions that were in progress.  Empty for a deleted topic."""
     records: int
     """Erased records."""
     objects: int
@@ -103,14 +103,14 @@ def erase_records(
     spread:  runs most of the work in other processes; None: all of it runs here.
     """
     began = state = journal.refresh()
-    topic_id, _ = topic_named(state, topic)
+    topic_id, is_gone = _topic_to_search(state, topic)
     wanted = KeySet(_key_array(keys), journal.context.rng)
     position = parse_position(before, "before")
-    if not dry_run:
+    if not dry_run and not is_gone:
         state = await_pending(journal, topic)
-    ends = resolve(journal, dict.fromkeys(partitions_of(state, topic), position))
+    ends = {} if is_gone else resolve(journal, dict.fromkeys(partitions_of(state, topic), position))
     erasing = Erasing(
-        topic=topic,
+        topic=state.erasures[topic_id].name if is_gone else topic,
         topic_id=topic_id,
         ends={tp.partition: end for tp, end in ends.items()},
         history=plan_of(began),
@@ -132,6 +132,13 @@ def erase_records(
         erasing.check(state := journal.refresh())
     unreached = tuple(_unreached(journal, state).values())
     return _report(state, erasing, erased, problems, unreached, None if dry_run else journal.context.clock.now_ms())
+
+
+def _topic_to_search(state: State, topic: str) -> tuple[str, bool]:
+    """The id of a topic, and whether it is a deleted one: that is given by its id, and has an erasure to repeat."""
+    if topic not in state.names and topic in state.erasures and is_deleted(state, topic):
+        return topic, True
+    return topic_named(state, topic)[0], False
 
 
 def _note(journal: Journal, began: State, record: ErasedRecord) -> None:

@@ -42,6 +42,8 @@ class ErasureListing:
     """It had problems or has not ended, so records may be left: run it again."""
     running: bool
     """It has not ended: a process runs it, or was killed."""
+    deleted: bool = False
+    """The topic is deleted: an erasure takes its id in place of the name."""
     served: bool = False
     """A coordinator has the metadata: its own maintenance deletes what that has, and no client can."""
 
@@ -49,16 +51,26 @@ class ErasureListing:
     def left(self) -> str:
         """A sentence about an incomplete erasure: records may be left."""
         if self.running:
-            return (
+            told = (
                 "it has begun and not ended: if no process runs it any more, run the erasure again with the same keys, "
                 "which erases the rest"
             )
+            return f"{told}{self._by_id}"
         when = (
             ", when the roots that cannot be reached are back"
             if self.unreached
             else ": its report says what it waits for"
         )
-        return f"not all records were erased: run the erasure again{when}"
+        return f"not all records were erased: run the erasure again{when}{self._by_id}"
+
+    @property
+    def _by_id(self) -> str:
+        if not self.deleted:
+            return ""
+        return (
+            "; the topic is deleted, and objects of other topics may have its records: give its id as the topic, "
+            f"`pylog topic erase {self.topic_id}`"
+        )
 
     def problems(self, now_ms: int) -> Iterator[str]:
         """The tasks of an operator; none while the erasure only waits for maintenance."""
@@ -99,6 +111,12 @@ def erasures_waiting_for(state: State, broker: int) -> list[str]:
     return sorted(row.name for row in state.erasures.values() if any(root in one.roots for one in row.unfinished))
 
 
+def is_deleted(state: State, topic_id: str) -> bool:
+    """Whether a topic that the log has known is deleted."""
+    topic = state.topics.get(topic_id)
+    return topic is None or topic.deleted
+
+
 def _listing(state: State, topic_id: str, one: OpenErasure, quorum: QuorumInfo | None) -> ErasureListing:
     unreached = unreached_roots(state, one.roots)
     waits_for: dict[Root, tuple[str, ...]] = {root: (unreached.get(root) or _name(state, root),) for root in one.roots}
@@ -115,6 +133,7 @@ def _listing(state: State, topic_id: str, one: OpenErasure, quorum: QuorumInfo |
         unreached=(*unreached.values(), *silent),
         incomplete=one.incomplete,
         running=bool(one.running),
+        deleted=is_deleted(state, topic_id),
     )
 
 

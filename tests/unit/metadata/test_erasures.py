@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from spark_log.client.admin.erasure_status import former_root
 from spark_log.metadata.commands import AddFormerRoot, Report
-from spark_log.metadata.erasures import erased_at, erased_since, name_of_own, waits_for, wiped_upto
+from spark_log.metadata.erasures import METADATA, erased_at, erased_since, name_of_own, waits_for, wiped_upto
 from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.maintenance.accepted_loss import renew
 from spark_log.metadata.maintenance.decide_maintenance import decide_reset_clock
@@ -131,6 +131,25 @@ def test_the_end_of_an_erasure_replaces_its_beginning() -> None:
     assert note(begins="second") == [("killed", True), ("first", True), ("second", True)]
     assert note(incomplete=False, ends="first") == [("second", True), ("", False)]
     assert note(ends="second") == [("", False), ("", True)]
+
+
+def test_an_erasure_whose_topic_is_deleted_while_it_runs_ends_and_waits_for_the_metadata() -> None:
+    """Nobody knows any more whether the topic was typed.  One that was killed is not ended by maintenance."""
+    log = History()
+    topic = log.create()
+    for name in ("killed", "runs"):
+        log.do(Report(record=ErasedRecord(topic_id=topic, incomplete=True, begins=name)))
+    log.write(DeleteTopicRecord(topic_id=topic))
+    log.pass_fence()
+    wipe(log, OWN)
+    assert [(one.running, one.roots) for one in log.state.erasures[topic].unfinished] == [("killed", ()), ("runs", ())]
+    assert log.do(Report(record=ErasedRecord(topic_id=topic, ends="runs")))
+    assert [(one.running, one.roots) for one in log.state.erasures[topic].unfinished] == [("", (OWN, METADATA))]
+    log.pass_fence()
+    wipe(log, OWN)
+    assert topic in log.state.erasures
+    wipe(log, METADATA)
+    assert topic not in log.state.erasures
 
 
 def test_the_roots_of_removed_replaced_and_forgotten_brokers_are_known_until_somebody_says_that_they_are_empty() -> (
