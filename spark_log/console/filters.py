@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -34,7 +34,9 @@ SIGNS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
 )
 """`~`: the value contains the text."""
 FIELD_CHARS_MAX = 1000
-_FIELD = re.compile(r"\s*([^=!<>~]*[^=!<>~\s])\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+_FIELD = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^=!<>~]*[^=!<>~\s])\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*', re.DOTALL)
+_DECODER = msgspec.json.Decoder(float_hook=Decimal)
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
 _PLAIN = re.compile(r"[\w -]+", re.ASCII)
 """Names that every writer of JSON writes in the same way."""
 
@@ -49,27 +51,33 @@ class Field(NamedTuple):
     def matches(self, value: bytes) -> bool:
         """False for bytes that are not JSON, and if there is no such field."""
         try:
-            found = msgspec.json.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = _DECODER.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidOperation):
             return False
-        for name in self.path:
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
-            elif isinstance(found, dict) and name in found:
-                found = found[name]
-            else:
-                return False
-        return self._compares(found)
+        return any(self._compares(one) for one in _at(found, self.path))
 
     def _compares(self, value: object) -> bool:
         """Compares numbers as numbers, and everything else as text."""
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and self.sign != "~":
+        if isinstance(value, (int, Decimal)) and not isinstance(value, bool) and self.sign != "~":
             try:
-                return SIGNS[self.sign](Decimal(str(value)), Decimal(self.text))
+                return SIGNS[self.sign](value, Decimal(self.text))
             except InvalidOperation:
                 pass
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        text = value if isinstance(value, str) else _ENCODER.encode(value).decode()
         return SIGNS[self.sign](text, self.text)
+
+
+def _at(value: object, path: tuple[str, ...]) -> Iterator[object]:
+    """The values at a path.  A name in JSON may contain dots, so one path can lead to several."""
+    if not path:
+        yield value
+    elif isinstance(value, list) and path[0].isdecimal() and int(path[0]) < len(value):
+        yield from _at(value[int(path[0])], path[1:])
+    elif isinstance(value, dict):
+        for count in range(1, len(path) + 1):
+            name = ".".join(path[:count])
+            if name in value:
+                yield from _at(value[name], path[count:])
 
 
 def parse_field(text: str) -> Field:
@@ -80,7 +88,16 @@ def parse_field(text: str) -> Field:
             f"field: {text[:80]!r} is not a comparison: write a field, one of = != < <= > >= ~ and a value, "
             "as in status = paid or customer.id = c7; ~ finds a part of the value"
         )
-    return Field(tuple(found[1].split(".")), found[2], found[3])
+    name = _unquoted(found[1])
+    return Field(tuple(found[1].split(".")) if name is None else (name,), found[2], found[3])
+
+
+def _unquoted(text: str) -> str | None:
+    """The one name in double quotes, which may have any character."""
+    try:
+        return msgspec.json.decode(text, type=str)
+    except msgspec.DecodeError:
+        return None
 
 
 class Query(NamedTuple):

@@ -85,7 +85,7 @@ class ConsoleRoutes:
             found = await self._answered(grant, request.path.removeprefix(API), dict(request.query))
             headers = {**HEADERS, "Cache-Control": "no-store"}
             return web.Response(body=found, content_type="application/json", headers=headers)
-        return _file(request.path)
+        return _file(request)
 
     async def _answered(self, grant: Grant, name: str, query: dict[str, str]) -> bytes:
         """In a thread: an answer takes longer than requests of clients may wait for the event loop."""
@@ -125,9 +125,12 @@ def files() -> dict[str, File]:
     }
 
 
-def _file(path: str) -> web.Response:
+def _file(request: web.BaseRequest) -> web.Response:
+    path = request.path
     if path in ("/", ROOT[:-1]):
-        return web.Response(status=302, headers={**HEADERS, "Location": ROOT})
+        raw = request.rel_url.raw_query_string
+        asked = f"?{raw}" if raw else ""
+        return web.Response(status=302, headers={**HEADERS, "Location": ROOT + asked})
     found = files().get(ROOT + "index.html" if path == ROOT else path)
     if found is None:
         raise web.HTTPNotFound(reason="no such page")

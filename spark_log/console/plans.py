@@ -27,7 +27,7 @@ from spark_log.metadata.state import GroupState, State
 from spark_log.metadata.topics.decide_topics import topic_named
 from spark_log.model import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.monitoring.log_metrics import lag_in
-from spark_log.positions import parse_position
+from spark_log.positions import OfGroup, Position, parse_position
 from spark_log.server.tokens import ANYBODY, Grant, check_allowed, check_names, sees
 from spark_log.text import counted
 
@@ -61,6 +61,8 @@ def plan(log: Log, grant: Grant, query: Query) -> dict[str, Any]:
     if not may_change(grant):
         raise AuthorizationFailed(f"the token {grant.name!r} makes no changes in the console: its role is not admin")
     check_names(grant, topics=_named(query, "topic"), groups=_named(query, "group"))
+    if query.get("to"):
+        allowed_position(grant, query["to"], "to")
     state = log.journal.refresh()
     command, describe = make(log, state, query)
     check_allowed(grant, command, state)
@@ -75,6 +77,14 @@ def plan(log: Log, grant: Grant, query: Query) -> dict[str, Any]:
         "total": len(rows),
         "command": msgspec.json.encode(command).decode(),
     }
+
+
+def allowed_position(grant: Grant, text: str, what: str) -> Position:
+    """A position in a request.  Raises AuthorizationFailed for that of a group which the token does not see."""
+    found = parse_position(text, what)
+    if isinstance(found, OfGroup):
+        check_names(grant, groups=[found.name])
+    return found
 
 
 def _named(query: Query, kind: str) -> tuple[str, ...]:
@@ -138,7 +148,8 @@ def _delete(log: Log, state: State, query: Query) -> tuple[Single, Describe]:
 
 def _partitions(log: Log, state: State, query: Query) -> tuple[Single, Describe]:
     name, total = query.get("topic", ""), _number(query, "partitions")
-    known = topic_named(state, name)[1].partitions
+    topic_id, topic = topic_named(state, name)
+    known = topic.partitions
 
     def describe(_: object) -> DryRun:
         return DryRun(
@@ -149,13 +160,15 @@ def _partitions(log: Log, state: State, query: Query) -> tuple[Single, Describe]
             ),
         )
 
-    return AddPartitions(name=name, total=total, known=known), describe
+    return AddPartitions(name=name, total=total, known=known, topic_id=topic_id), describe
 
 
 def _reset(log: Log, state: State, query: Query) -> tuple[Single, Describe]:
     group, topic = query.get("group", ""), query.get("topic", "")
     known = state.groups.get(group, GroupState()).offsets
     partitions = partitions_of(state, topic) if topic else [at.tp for at in standings(state, group)]
+    if not partitions:
+        raise InvalidRequest(f"group {group!r} has no position in a topic that exists: name a topic")
     found = resolve(log.journal, dict.fromkeys(partitions, parse_position(query.get("to", ""), "to")))
     rows = tuple(_move(state, tp, known, offset) for tp, offset in sorted(found.items()))
     entries = group_entries(state, {tp: OffsetAndMetadata(offset) for tp, offset in found.items()})
@@ -175,8 +188,9 @@ def _reset(log: Log, state: State, query: Query) -> tuple[Single, Describe]:
 
 
 def _move(state: State, tp: TopicPartition, known: Mapping[Any, Any], offset: int) -> dict[str, Any]:
-    at = known.get(partition_of(state, tp)[0])
-    return {**tp._asdict(), "from": None if at is None else at.offset, "to": offset}
+    key, part = partition_of(state, tp)
+    at = known.get(key)
+    return {**tp._asdict(), "from": None if at is None else max(at.offset, part.start), "to": offset}
 
 
 def _number(query: Query, name: str) -> int:

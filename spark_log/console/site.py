@@ -27,7 +27,7 @@ from spark_log.console import records
 from spark_log.console.filters import Query, parse_field
 from spark_log.console.history import History
 from spark_log.console.history_file import HistoryFile
-from spark_log.console.plans import may_change, plan
+from spark_log.console.plans import allowed_position, may_change, plan
 from spark_log.display.cluster import info_fields
 from spark_log.display.groups import group_parts, listed_group
 from spark_log.display.health import log_checks
@@ -40,7 +40,7 @@ from spark_log.metadata.state import State
 from spark_log.metadata.topics.decide_topics import topic_named
 from spark_log.metadata.topics.schemas import schemas_of
 from spark_log.monitoring.log_metrics import lag_in
-from spark_log.positions import format_timestamp_ms, parse_position
+from spark_log.positions import format_timestamp_ms
 from spark_log.rpc.messages import GroupView
 from spark_log.schema.ddl import sql_type, to_ddl
 from spark_log.schema.topic_schema import TopicSchema
@@ -359,14 +359,14 @@ class Site:
         query = Query(key, part, parse_field(given["field"]) if given["field"] else None)
         start = asked.query.get("from") or "newest"
         end = asked.query.get("to")
-        until = parse_position(end, "to") if end else None
+        until = allowed_position(asked.grant, end, "to") if end else None
         if cursor is None and (before is not None or start == "newest"):
             if before is None and until is not None:
                 before = records.offsets_at(asked.log, topic, partitions, until)
             if not query.is_empty:
                 return records.newest_matching(asked.log, topic, partitions, before, limit, query)
             return records.newest(asked.log, topic, partitions, before, limit)
-        position = cursor if cursor is not None else parse_position(start, "from")
+        position = cursor if cursor is not None else allowed_position(asked.grant, start, "from")
         return records.following(asked.log, topic, partitions, position, limit, query, until)
 
     def _record(self, asked: Asked) -> object:

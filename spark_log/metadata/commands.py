@@ -15,7 +15,7 @@ from msgspec.structs import replace as with_values
 from typing_extensions import Self
 
 from spark_log.bounds import AnyLong, Document, Int, Long, LongOrNone, Text
-from spark_log.errors import ConcurrentChange, InvalidRequest
+from spark_log.errors import ConcurrentChange, InvalidRequest, UnknownTopicOrPartition
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, HeldPosition, PlannedCommand, topic_names
 from spark_log.metadata.commits import decide_commits as commits
@@ -101,8 +101,12 @@ class AddPartitions(TopicCommand, frozen=True, kw_only=True, tag="add_partitions
     total: AnyLong
     known: Int = 0
     """The old total.  A retry succeeds if the new total is already in place."""
+    topic_id: Text = ""
+    """Id of the topic: a new topic of the same name is kept as it is."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        if self.topic_id and state.names.get(self.name) != self.topic_id:
+            raise UnknownTopicOrPartition(f"topic {self.name!r} was deleted, and another one has its name")
         if self.known and self.known < self.total == topics.topic_named(state, self.name)[1].partitions:
             return Decision((), None)
         return topics.decide_add_partitions(state, self.name, self.total)

@@ -121,15 +121,16 @@ def _plain(name: str) -> str:
 
 
 def _roles(given: Sequence[str], names: ColumnNames) -> tuple[dict[str, str], list[str]]:
-    """Columns of the record, and the names that may be data."""
+    """Columns of the record, in upper or lower case, and the names that may be data."""
     check_names_once(given)
+    spelled = {name.casefold(): name for name in given}
     of_data = names.value or ()
     options = [("key.column", names.key), ("timestamp.column", names.timestamp)]
     for option, name in [*options, *(("value.columns", name) for name in of_data)]:
         if name and name not in given:
             raise InvalidRecord(f"{option} has {name!r}, but the frame has {', '.join(given) or 'no columns'}")
     named = {"key": names.key, "timestamp": names.timestamp}
-    roles = {role: name for role in ROLES if (name := named.get(role) or role) in given}
+    roles = {role: spell for role in ROLES if (spell := named.get(role) or spelled.get(role))}
     roles = {role: name for role, name in roles.items() if named.get(role) or name not in of_data}
     if names.value is not None:
         return roles, list(names.value)

@@ -366,6 +366,12 @@ def test_a_search_from_the_newest_record_goes_back_in_time(reader: Asking) -> No
         ("done = true", [0]),
         ("customer.name = x", []),
         ("n > many", []),
+        ("a.b = x", [0, 1]),
+        ('"a <b>" ~ img', [2]),
+        ('"a.b" = x', [0]),
+        ("exact = 0.12345678901234567891", [3]),
+        ("exact = 0.12345678901234567892", []),
+        ("large = 9007199254740993.0", [3]),
     ],
 )
 def test_a_field_of_json_is_compared(log: spark_log.Log, field: str, found: list[int]) -> None:
@@ -376,7 +382,10 @@ def test_a_field_of_json_is_compared(log: spark_log.Log, field: str, found: list
         for n in range(4)
     ]
     rows[1]["note"] = "a = b"
-    log.append(topic, [*({"value": json.dumps(row)} for row in rows), {"value": "status n customer"}, {"value": None}])
+    rows[0]["a.b"], rows[1]["a"], rows[2]["a <b>"] = "x", {"b": "x"}, "<img>"
+    values = [json.dumps(row) for row in rows]
+    values[3] = values[3][:-1] + ', "exact": 0.12345678901234567891, "large": 9007199254740993.0}'
+    log.append(topic, [*({"value": value} for value in values), {"value": "status n customer"}, {"value": None}])
     query = Query(field=parse_field(field))
     back = records.newest_matching(log, topic, [], None, 50, query)
     assert [row["offset"] for row in back["records"]] == found[::-1]

@@ -63,6 +63,9 @@ def log(tmp_path: Path) -> Iterator[spark_log.Log]:
         found.create_topic(spark_log.NewTopic("orders", 2))
         found.append("orders", [{"value": f"{n}", "partition": n % 2} for n in range(10)])
         found.admin.alter_consumer_group_offsets("billing", {TopicPartition("orders", n): 3 for n in range(2)})
+        found.create_topic(spark_log.NewTopic("gone", 1))
+        found.admin.alter_consumer_group_offsets("of-deleted", {TopicPartition("gone", 0): 0})
+        found.admin.delete_topics(["gone"])
         yield found
 
 
@@ -126,6 +129,7 @@ def test_a_dry_run_says_what_a_change_will_do_and_changes_nothing(log: spark_log
         ({"action": "delete", "topic": "lost"}, "lost"),
         ({"action": "reset", "group": "lost", "to": "earliest"}, "lost"),
         ({"action": "reset", "group": "billing", "to": "somewhere"}, "somewhere"),
+        ({"action": "reset", "group": "of-deleted", "to": "earliest"}, "no position in a topic that exists"),
     ],
 )
 def test_a_dry_run_is_refused_as_the_change_would_be(log: spark_log.Log, query: dict[str, object], says: str) -> None:
@@ -151,9 +155,12 @@ def test_a_dry_run_shows_a_limited_token_nothing_of_others(log: spark_log.Log) -
         {**reset, "topic": "nowhere"},
         {**reset, "group": "billing"},
         {**reset, "group": "nobody"},
+        {**reset, "topic": "orders", "to": "group:billing"},
     ):
         with pytest.raises(AuthorizationFailed, match="the token 'team' is for"):
             console.ask(grant, "plan", query)
+    with pytest.raises(AuthorizationFailed, match="groups that begin with team"):
+        console.ask(grant, "records", {"topic": "orders", "from": "group:billing"})
     console.close()
 
 
@@ -187,6 +194,11 @@ def test_a_change_meanwhile_is_not_overwritten(log: spark_log.Log) -> None:
         log.create_topic(spark_log.NewTopic("orders", 1))
         assert send(address, TOKEN, log.cluster_id, found["command"]).get("failure") is None
         assert log.admin.list_topics() == ["orders"]
+        found = Asking(address, TOKEN)("plan", action="partitions", topic="orders", partitions=4)
+        log.admin.delete_topics(["orders"])
+        log.create_topic(spark_log.NewTopic("orders", 1))
+        failure = send(address, TOKEN, log.cluster_id, found["command"])["failure"]
+        assert "another one has its name" in str(failure) and len(log.admin.describe_topics()["orders"].partitions) == 1
 
 
 def submit(page: Browser, **values: str) -> None:

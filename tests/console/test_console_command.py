@@ -95,6 +95,8 @@ def test_the_command_shows_several_logs(tmp_path: Path) -> None:
                 "first",
                 "second",
             ]
+            with urllib.request.urlopen(f"{address.removesuffix('console/')}?log=1", timeout=20) as page:
+                assert page.url == f"{address}?log=1"
             for wrong in ("2", "-1", "x", "00"):
                 with pytest.raises(urllib.error.HTTPError, match="400"):
                     ask(f"console/api/topics?log={wrong}")

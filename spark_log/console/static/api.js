@@ -20,7 +20,9 @@ async function ask(path, options) {
   } catch {
     throw new Refused(0, "the coordinator does not answer");
   }
-  const found = await reply.json().catch(() => ({ message: `unexpected answer ${reply.status}` }));
+  const tooLong = [414, 431].includes(reply.status);
+  const unreadable = tooLong ? "this is too long for the console: use the command line" : `unexpected answer ${reply.status}`;
+  const found = await reply.json().catch(() => ({ message: unreadable }));
   if (!reply.ok) throw new Refused(reply.status, found.message ?? `error ${reply.status}`);
   return found;
 }

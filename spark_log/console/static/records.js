@@ -148,7 +148,7 @@ function bound(name, choices, text = "") {
   choose();
   return {
     node: h("span", {}, select, " ", field),
-    value: () => select.value === "time" ? `@${instant(field.value)}` : select.value === "offset" ? field.value.trim() || "0" : select.value,
+    value: () => select.value === "time" ? (field.value ? `@${instant(field.value)}` : choices[0][0]) : select.value === "offset" ? field.value.trim() || "0" : select.value,
   };
 }
 

@@ -86,8 +86,14 @@ def test_columns_of_a_record_and_of_the_data_with_the_same_name() -> None:
     assert (row["key"], row["value.timestamp"], row["timestamp"], row["value.Key"]) == (b"k", NOON, NOON, "d")
 
 
-def test_names_of_the_data_match_in_any_case() -> None:
+def test_names_match_in_any_case() -> None:
+    """Of the data, and of the record: none is left out without a word."""
     assert stored([{"ID": 1}])["value.id"].to_pylist() == [1]
+    assert stored([{"Key": "k", "id": 1}])["key"].to_pylist() == [b"k"]
+    with pytest.raises(
+        InvalidRecord, match="column 'Key' is the key of the record, and the schema has a column of that"
+    ):
+        stored([{"Key": "k", "id": 1}], schema_of("Key STRING, id BIGINT"))
 
 
 # Promise: tasks/typed.md#write
