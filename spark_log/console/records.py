@@ -90,14 +90,11 @@ def newest(log: Log, topic: str, partitions: Sequence[int], before: Cursor | Non
     starts = {n: max(parts[n].start, end - each) if n in asked else end for n, end in ends.items()}
     budget, rows = Budget(PAGE_BYTES_MAX), list[dict[str, Any]]()
     for number in asked:
-        at = starts[number]
-        for found, upto in _read(log, state, topic, number, starts[number], ends[number], budget):
-            rows, at = rows + _shown(found), upto
-            if budget.is_spent:
-                break
-        if at == starts[number]:
-            starts[number] = ends[number]  # nothing was read: the next page of older records begins here
-        ends[number] = at
+        if budget.is_spent:
+            starts[number] = ends[number]  # the next page of older records begins here
+            continue
+        batches, starts[number] = _tail(log, state, topic, number, starts[number], ends[number], budget)
+        rows += [row for batch in batches for row in _shown(batch)]
     rows.sort(key=_order, reverse=True)
     return _page(rows, budget, {"older": starts, "newer": ends}, parts, any(starts[n] > parts[n].start for n in parts))
 
@@ -182,10 +179,9 @@ def newest_matching(
     heapify(queue)
     while queue and len(rows) < limit and not budget.is_spent:
         number = heappop(queue)[1]
-        part, window = parts[number], Budget(inf, inf)
+        part = parts[number]
         start = _window_start(part, at[number])
-        batches = [batch for batch, _ in _read(log, state, topic, number, start, at[number], window)]
-        budget.records, budget.bytes = budget.records + window.records, budget.bytes + window.bytes
+        batches, start = _tail(log, state, topic, number, start, at[number], budget)
         found, at[number] = _last_matching(batches, start, query, limit - len(rows), budget)
         rows += found
         if part.start < at[number]:
@@ -264,6 +260,22 @@ def _read(
                 batch = to_batch(found, SCAN_SCHEMA)
                 budget.note(batch)
                 yield batch, found.end
+
+
+def _tail(
+    log: Log, state: State, topic: str, partition: int, start: int, end: int, budget: Budget
+) -> tuple[list[pa.RecordBatch], int]:
+    """The last records of [start, end), at most one batch more than `PAGE_BYTES_MAX`, and the offset of the first."""
+    while True:
+        window, found = Budget(PAGE_BYTES_MAX, inf), list[tuple[pa.RecordBatch, int]]()
+        for read in _read(log, state, topic, partition, start, end, window):
+            found.append(read)
+            if window.is_spent:
+                break
+        budget.records, budget.bytes = budget.records + window.records, budget.bytes + window.bytes
+        if not window.is_spent or found[-1][1] >= end or end - start < 2:
+            return [batch for batch, _ in found], start
+        start = end - max(1, min((end - start) // 2, window.records - 1))
 
 
 def _check_size(read: SliceRead) -> None:

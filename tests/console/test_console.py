@@ -410,6 +410,21 @@ def test_a_field_without_a_comparison_is_refused(text: str) -> None:
 
 
 # Promise: console.md#what-it-costs
+def test_the_newest_of_large_records_that_are_stored_small(log: spark_log.Log) -> None:
+    """A page has the last ones, and no request of a search decodes more than its limit, from the newest record back."""
+    log.create_topic(spark_log.NewTopic("large", 1))
+    log.append("large", [{"value": b"x" * 1_000_000} for _ in range(200)])
+    page = records.newest(log, "large", [], None, 50)
+    assert page["records"][0]["offset"] == 199 and page["newer"] == "0:200" and 10 < len(page["records"]) < 50
+    before, requests = None, 0
+    while requests == 0 or page["more"]:
+        page = records.newest_matching(log, "large", [], before, 50, Query(text=b"y"))
+        assert page["records"] == [] and page["read_bytes"] < records.SEARCH_BYTES_MAX + 3 * records.PAGE_BYTES_MAX
+        before, requests = records.parse_cursor(page["older"]), requests + 1
+    assert page["older"] == "0:0" and requests > 1
+
+
+# Promise: console.md#what-it-costs
 def test_a_search_for_a_field_parses_a_limited_number_of_values(
     log: spark_log.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,7 +477,7 @@ def test_a_request_stops_at_its_budget_and_the_next_continues(
     found = records.following(log, "t", [1], records.parse_cursor(found["newer"]), 50, Query(text=b"\x005"))
     assert at(found) == [(1, 5)]
     page = records.newest(log, "t", [1], None, 6)
-    assert at(page) == [(1, 2), (1, 1), (1, 0)] and page["newer"] == "1:3"
+    assert at(page) == [(1, 5), (1, 4)] and (page["older"], page["newer"]) == ("1:4", "1:6")
 
 
 def test_pages_of_more_partitions_than_rows_go_through_all_partitions(log: spark_log.Log) -> None:

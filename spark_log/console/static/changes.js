@@ -90,5 +90,5 @@ export const changeTopic = (context, name) => context.me.may_change && [
 export const resetGroup = (context, name) => context.me.may_change && button("Reset", () => change(context, {
   title: `Reset ${name}`, verb: "Reset", query: { action: "reset", group: name }, done: soon(context.refresh),
   fields: [field("topic", "Topic", { placeholder: "all in which it has a position" }),
-    field("to", "To", { required: true, placeholder: "earliest, latest, now-1h, an offset or 2026-01-31T10:00Z" })],
+    field("to", "To", { required: true, placeholder: "earliest, latest, now-1h, an offset or @2026-01-31T10:00Z" })],
 }));
