@@ -136,7 +136,7 @@ class KeyedState:
             if not named:
                 others += [number] if part is not None and part.start < part.end else []
             elif topic_id not in later_ids(named, state.version):
-                raise self._of_another(state, named)
+                raise self._gone("was deleted, or the positions belong to another one")
             elif topic_id != named:
                 raise InvalidRequest(
                     f"flow {self._flow!r}: `pylog repair --accept-loss` has set the flow's positions back, or removed state "
@@ -152,15 +152,6 @@ class KeyedState:
                 f"has written the state. Records would be counted twice. {self._again}. For another flow, choose another "
                 "state topic"
             )
-
-    def _of_another(self, state: State, named: str) -> InvalidRequest | UnknownTopicOrPartition:
-        known = [name for name, topic_id in state.names.items() if topic_id in later_ids(named, state.version)]
-        if not known:
-            return self._gone("was deleted")
-        return InvalidRequest(
-            f"flow {self._flow!r}: its positions belong to the state in topic {known[0]!r}, not to topic "
-            f"{self._keyed.topic!r}: keep the state in {known[0]!r}, or start a flow with another name"
-        )
 
     @property
     def _again(self) -> str:
