@@ -42,6 +42,7 @@ from spark_log.groups.messages import Code
 from spark_log.groups.offset_deletion import check_metadata
 from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, Committer, DeleteOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import GroupPosition, GroupState, State, TopicKey
 from spark_log.positions import OFFSET_MAX
 
@@ -80,7 +81,7 @@ class GroupPositions:
                 if not found:
                     key = topic_id, one.partition_index
                     entries[key] = OffsetEntry(*key, one.committed_offset, one.committed_metadata or "")
-        failed = await self._commit(request, tuple(entries.values())) if entries else NONE
+        failed = await self._commit(request, tuple(entries.values()), history_of(state)) if entries else NONE
         return CommitPositionsResponse(
             topics=[
                 PartitionResults(
@@ -97,8 +98,11 @@ class GroupPositions:
             ]
         )
 
-    async def _commit(self, request: CommitPositionsRequest, entries: tuple[OffsetEntry, ...]) -> int:
-        """The error code for all positions."""
+    async def _commit(self, request: CommitPositionsRequest, entries: tuple[OffsetEntry, ...], history: str) -> int:
+        """The error code for all positions.
+
+        history:  of the state in which they were checked.
+        """
         member, instance = request.member_id, request.group_instance_id
         generation = max(request.generation_id, UNFENCED)
         is_member = generation != UNFENCED or member or instance is not None
@@ -106,6 +110,7 @@ class GroupPositions:
             commit=GroupCommit(request.group_id, generation, entries),
             by=Committer(member, instance) if is_member else None,
             live_only=True,
+            history=history,
         )
         try:
             await self._machine.change(command)
