@@ -87,7 +87,7 @@ def test_columns_of_a_record_and_of_the_data_with_the_same_name() -> None:
 
 
 def test_names_match_in_any_case() -> None:
-    """Of the data, and of the record: none is left out without a word."""
+    """Names of the data and of the record; none is left out without a word."""
     assert stored([{"ID": 1}])["value.id"].to_pylist() == [1]
     assert stored([{"Key": "k", "id": 1}])["key"].to_pylist() == [b"k"]
     with pytest.raises(
