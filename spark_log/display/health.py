@@ -38,14 +38,12 @@ class Check(NamedTuple):
 def log_checks(log: Log, url: str, asked: list[str], *, writes: bool) -> list[Check]:
     """The checks of an open log.
 
-    url:     the URL that was given; empty: the caller asks often, so that places that may hang are left out.
     asked:   checks of coordinators that were done before, by name.
     writes:  check by a write whether embedded writers can write.
     """
     holder = holder_checks(log, url, asked)
     storage = _storage(log) if writes else []
     of_state = [*_brokers(log), *_set_aside(log), *_lost_versions(log), _maintenance(log)]
-    of_state += _former_place(log) if url else []
     return [_log(log), *holder, *storage, *of_state, *_quorum_copy(log, asked), _clock(log)]
 
 
@@ -182,14 +180,6 @@ def _lost_versions(log: Log) -> list[Check]:
     except SparkLogError:  # this user may have no rights on the objects; a root that is away is reported by others
         return []
     return [Check("lost versions", False, text)] if text else []
-
-
-def _former_place(log: Log) -> list[Check]:
-    """Whether clients with the former URL of a log that was moved write to a second log there."""
-    from spark_log.recovery.lost_log import log_in_former_place
-
-    text = log_in_former_place(log.journal)
-    return [Check("former place", False, text)] if text else []
 
 
 def _clock(log: Log) -> Check:
