@@ -37,7 +37,7 @@ LOST_MAX = 12
 LATE_MAX = 2
 """The most appends before the lost files are put back."""
 BEHIND = 4
-"""So many versions before a record that stays are lost: clients do not get there before the others are put back."""
+"""How many versions are lost before a record that stays; clients write fewer before the others are put back."""
 FINISHED_MS = 300_000
 
 

@@ -49,7 +49,7 @@ class Field(NamedTuple):
     text: str
 
     def matches(self, value: bytes) -> bool:
-        """False for bytes that are not JSON, and if there is no such field."""
+        """False for bytes that are not JSON, and for JSON without this field."""
         try:
             found = _DECODER.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidOperation):

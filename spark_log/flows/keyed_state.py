@@ -115,10 +115,10 @@ class KeyedState:
         return f"state {self._topic_id} {self._partitions}"
 
     def begin(self) -> None:
-        """Begin with partitions at the group's positions.  Creates the topic if there is no state yet.
+        """Begin with partitions at the group's positions, and create the state's topic if it does not exist.
 
-        Raises UnknownTopicOrPartition if the state that belongs to a position was deleted, and InvalidRequest if there
-        is one that does not belong to the positions.
+        Raises UnknownTopicOrPartition if the state of a position was deleted, and InvalidRequest if a state belongs to
+        other positions.
         """
         self._check_positions(self._journal.require([self._source, self._keyed.topic], [self._flow]))
         if ensure_state(self._journal, self._flow, self._source, self._keyed):

@@ -331,16 +331,31 @@ def test_health_names_a_lost_checkpoint(small: Pylog, tmp_path: Path) -> None:
     small.ok("cluster", "health")
 
 
-def test_a_record_far_behind_the_end_is_named_with_the_way_out(small: Pylog, tmp_path: Path) -> None:
-    """The whole hole, and what to do with a file that is not of this log."""
+def test_records_far_behind_the_end_are_named_with_the_way_out(small: Pylog, tmp_path: Path) -> None:
+    """The whole hole, and what to do with files that are not of this log."""
+    records = tmp_path / "log/meta/log"
+    strays = [records / f"{version:020}.rec" for version in (98, 99)]
+    for stray in strays:
+        stray.write_bytes((records / f"{1:020}.rec").read_bytes())
+    version = small.json("cluster", "info")["version"]
+    found = small.run("verify").stdout
+    assert f"no records of versions {version + 1} to 97 are there, but version 99 is later" in found
+    assert "move it out of meta/log/" in found
+    assert "move it out of meta/log/" in small.refused("repair", "--yes")
+    assert "move it out of meta/log/" in small.refused("repair", "--dry-run")
+    for stray in strays:
+        stray.rename(tmp_path / stray.name)
+    assert "no problems found" in small.ok("verify")
+
+
+def test_a_single_record_far_behind_the_end_is_moved_away(small: Pylog, tmp_path: Path) -> None:
+    """A client that went on over a copy leaves one: the log ends before it, and a repair keeps the file."""
     records = tmp_path / "log/meta/log"
     stray = records / f"{99:020}.rec"
     stray.write_bytes((records / f"{1:020}.rec").read_bytes())
     version = small.json("cluster", "info")["version"]
     found = small.run("verify").stdout
-    assert f"no records of versions {version + 1} to 98 are there, but version 99 is later" in found
-    assert "move it out of meta/log/" in found
-    assert "move it out of meta/log/" in small.refused("repair", "--yes")
-    assert "move it out of meta/log/" in small.refused("repair", "--dry-run")
-    stray.rename(tmp_path / stray.name)
+    assert stray.name in found and f"the log ends at version {version}" in found and "`pylog repair` moves" in found
+    small.ok("repair", "--yes")
+    assert not stray.exists() and list((tmp_path / "log/meta/damaged").rglob(f"*{stray.name}*"))
     assert "no problems found" in small.ok("verify")

@@ -133,7 +133,7 @@ MAINTENANCE: dict[str, Callable[[Log], object]] = {
 
 @pytest.fixture(scope="module")
 def logs() -> Iterator[dict[str, Log]]:
-    """The same records, before and after some maintenance."""
+    """Records of one topic, before and after some maintenance."""
     with ExitStack() as stack:
         found = {name: stack.enter_context(spark_log.connect(f"memory://where-{name}")) for name in MAINTENANCE}
         for name, change in MAINTENANCE.items():

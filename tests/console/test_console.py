@@ -395,7 +395,7 @@ def test_a_field_of_json_is_compared(log: spark_log.Log, field: str, found: list
 
 # Promise: console.md#read-records
 def test_a_field_of_a_typed_topic_is_compared(log: spark_log.Log) -> None:
-    """As JSON."""
+    """Its columns are fields of a JSON object."""
     log.create_topic(spark_log.NewTopic("typed", 1, schema="id BIGINT, address STRUCT<city: STRING>"))
     log.append("typed", [{"id": n, "address": {"city": f"city {n}"}} for n in range(3)])
     page = records.newest_matching(log, "typed", [], None, 50, Query(field=parse_field("address.city = city 1")))

@@ -36,7 +36,7 @@ def loaded(file: HistoryFile, now_ms: int = NOW + 60_000) -> History:
 
 # Promise: console.md#see-how-a-log-is-doing
 def test_samples_are_there_after_a_restart(tmp_path: Path) -> None:
-    """Those of the last hour; new ones follow them."""
+    """Samples of the last hour are shown, and new ones follow them."""
     file = HistoryFile(tmp_path / "new" / "folder", "cluster")
     file.save({"lags": noted()})
     assert [one.name for one in file.path.parent.iterdir()] == ["cluster.samples"]

@@ -51,7 +51,7 @@ def test_times_are_in_the_zone_that_is_chosen(at_width: Browser) -> None:
 
 # Promise: console.md#read-records
 def test_a_typed_topic_has_columns_and_a_schema(at_width: Browser) -> None:
-    """Those of its newest version; null is not a text."""
+    """The table has the columns of the newest version; null is not a text."""
     go(at_width, "#/topics/typed/records?from=earliest")
     at_width.until(f"{ROWS} === 4")
     titles = at_width.value(
@@ -120,7 +120,7 @@ def test_records_are_shown_as_they_come(at_width: Browser, served: Running) -> N
 
 # Promise: console.md#read-records
 def test_what_is_shown_is_downloaded(at_width: Browser, tmp_path: Path) -> None:
-    """As CSV and as lines of JSON."""
+    """Both forms, CSV and lines of JSON, have the records of the page."""
     at_width.send("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     go(at_width, "#/topics/orders/records?partition=0&from=earliest")
     at_width.until(f"{ROWS} > 5")

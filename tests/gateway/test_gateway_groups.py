@@ -261,7 +261,7 @@ def test_a_member_that_falls_silent_is_removed(gateway: Running) -> None:
 
 # Promise: gateway.md#groups
 def test_positions_have_their_own_errors(log: spark_log.Log, gateway: Running) -> None:
-    """Those that are right are committed."""
+    """A position that is right is committed beside wrong ones."""
     topics = [
         PositionsOfTopic(
             name="orders",
@@ -512,7 +512,7 @@ def test_a_prefix_hides_groups_that_have_not_committed(log: spark_log.Log, serve
 
 
 def test_other_kinds_of_members_keep_their_bytes(log: spark_log.Log, gateway: Running) -> None:
-    """Those of Connect and of schema registries have other metadata."""
+    """Members of Connect and of schema registries have other metadata."""
     member = Member(gateway)
     offered = {"protocol_type": "connect", "protocols": [OfferedProtocol(name="compatible", metadata=b"\xff\0")]}
     assert member.join(**offered) == NONE and member.joined.members[0].metadata == b"\xff\0"
