@@ -166,7 +166,7 @@ def test_a_dry_run_shows_a_limited_token_nothing_of_others(log: spark_log.Log) -
 
 # Promise: console.md#change-the-log
 def test_only_the_printed_token_of_admin_changes(log: spark_log.Log) -> None:
-    """A token of a file only reads, and so does every token without --admin; other changes than the pages' are refused."""
+    """A token of a file only reads, and so does each without --admin; changes that pages do not offer are refused."""
     with local(log) as address:
         command = Asking(address, TOKEN)("plan", action="delete", topic="orders")["command"]
         reader = Asking(address, READER)
