@@ -102,6 +102,8 @@ def erase_records(
 
     spread:  runs most of the work in other processes; None: all of it runs here.
     """
+    if not (progress is None or callable(progress)):
+        raise InvalidRequest(f"erase_records: progress is {progress!r}, and not a function")
     began = state = journal.refresh()
     topic_id, is_gone = _topic_to_search(state, topic)
     wanted = KeySet(_key_array(keys), journal.context.rng)
