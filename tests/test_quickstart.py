@@ -32,14 +32,14 @@ def said(folder: Path) -> str:
     return done.stdout
 
 
-# Promise: ../README.md#two-commands
+# Promise: ../README.md#install
 def test_the_quickstart_ends_as_expected(said: str) -> None:
     """Killed in the middle, resumed, and everything is there once."""
     assert "expected 12,000 = found 12,000, duplicates 0" in said
     assert "everything is as expected" in said
 
 
-# Promise: ../README.md#two-commands
+# Promise: ../README.md#install
 def test_what_to_try_next_works(said: str, folder: Path) -> None:
     """The commands that it prints at its end run on the log that it leaves."""
     _, _, following = said.partition("Try next, on the log that this left:\n")

@@ -125,7 +125,7 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     assert "spark_log/console/static/index.html" in pages
 
 
-# Promise: ../README.md#two-commands
+# Promise: ../README.md#install
 def test_the_sdist_gives_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     """Byte for byte in each file, so Spark needs to try one of the two only."""
     run(*PIP, "wheel", *OFFLINE, "--wheel-dir", tmp_path, sdist, cwd=tmp_path)
@@ -147,7 +147,7 @@ def test_the_wheel_brings_the_configuration(wheel: Path) -> None:
     assert found
 
 
-# Promise: ../README.md#in-your-own-project
+# Promise: ../README.md#install
 def test_a_git_repository_can_be_installed(tmp_path: Path) -> None:
     """pip builds all of it from a clone."""
     project = copy_of_project(tmp_path / "project")
@@ -159,7 +159,7 @@ def test_a_git_repository_can_be_installed(tmp_path: Path) -> None:
     assert "Usage: pylog" in run(python.parent / "pylog", "--help", cwd=tmp_path)
 
 
-# Promise: ../README.md#in-your-own-project
+# Promise: ../README.md#install
 def test_a_wheel_can_be_installed_with_extras(wheel: Path, tmp_path: Path) -> None:
     """By its path."""
     python = environment(tmp_path / "venv")
@@ -175,7 +175,7 @@ def test_links_of_the_readme_are_absolute_on_an_index() -> None:
     assert all(re.match("https?://|#", target) for target in targets)
     assert "](https://host/pylog/blob/v1/docs/spark.md#how-spark-finds-it)" in found
     assert "](https://host/pylog/raw/v1/docs/pictures/overview.svg)" in found
-    assert "](#in-your-own-project)" in found
+    assert "](#install)" in found
 
 
 # Promise: operations.md#jobs
@@ -220,7 +220,7 @@ def test_the_command_is_there(installed: Installed, tmp_path: Path) -> None:
     assert "Usage: pylog" in run(installed.bin / "pylog", "--help", cwd=tmp_path)
 
 
-# Promise: ../README.md#two-commands
+# Promise: ../README.md#install
 @pytest.mark.spark
 @pytest.mark.parametrize("installed", ["wheel"], indirect=True)
 def test_spark_reads_and_writes_without_registration(installed: Installed, tmp_path: Path) -> None:

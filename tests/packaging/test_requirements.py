@@ -66,7 +66,7 @@ def third_party_imports() -> set[str]:
     return {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"spark_log", "pyspark_pylog"}
 
 
-# Promise: ../README.md#two-commands, dependencies.md#always
+# Promise: ../README.md#install, dependencies.md#always
 def test_every_import_is_declared() -> None:
     """Nothing works only because another package happens to bring what it needs."""
     parser = setup_cfg()

@@ -124,7 +124,6 @@ WORDS = {1: "one", 2: "two", 8: "eight", 20: "twenty", 50: "fiftieth"}
 
 NUMBERS = {
     "README.md": [
-        f"A topic created by a write has {WORDS[config('num.partitions')]}",
         f"Python {line_of('setup.cfg', r'python_requires = >=(.*)')} or newer",
     ],
     "docs/testing.md": [
@@ -134,6 +133,7 @@ NUMBERS = {
         ),
     ],
     "docs/spark*.md": [
+        f"A topic created by a write has {WORDS[config('num.partitions')]}",
         f"between {mib(constant(SPLITS, 'TASK_BYTES_MIN'))} and `maxBytesPerPartition`",
         f"up to {constant(SPLITS, 'OPEN_TASKS_MIN')}, even if its topic is empty",
         f"`fetchOffset.numRetries` times in all ({constant(OPTIONS, 'DEFAULT_TRIES')})",
@@ -303,7 +303,7 @@ def words_of(pattern: str) -> str:
     return " ".join(word for page in found for word in page.read_text(encoding="utf-8").split())
 
 
-# Promise: ../README.md#spark, ../README.md#two-commands, cli.md#pylog-consume, cli.md#pylog-gc, cli.md#pylog-group-lag,
+# Promise: ../README.md#spark, ../README.md#install, cli.md#pylog-consume, cli.md#pylog-gc, cli.md#pylog-group-lag,
 # Promise: cli.md#pylog-merge, cli.md#the-pylog-command, clients.md#consumer, clients.md#transactions,
 # Promise: command-line.md#turn-on-completion, console.md#read-records, console.md#see-how-a-log-is-doing,
 # Promise: console.md#what-it-costs, format/metadata.md#checkpoints, format/metadata.md#records,
