@@ -15,6 +15,8 @@ from tests.crossings.client_features import (
     Transactions,
     Views,
 )
+from tests.crossings.flow_features import KeyedStates
+from tests.crossings.gateway_features import KafkaClients
 from tests.crossings.spark_features import Exports, MirrorSources, MirrorTargets, Pins, StoppedStreams, Streams
 
 FEATURES = (
@@ -24,6 +26,8 @@ FEATURES = (
     Streams,
     StoppedStreams,
     Groups,
+    KafkaClients,
+    KeyedStates,
     Bookmarks,
     Exports,
     MirrorSources,
