@@ -31,6 +31,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ONE_SPARK = "tests/spark"
 """The scope of all tests on the one Spark.  It begins first."""
+ONE_BROWSER = "tests/console"
+"""The scope of all tests in the one browser."""
 LONG_FIRST = (
     "tests/spark/",
     "tests/test_",
@@ -40,6 +42,7 @@ LONG_FIRST = (
     "tests/chaos",
     "tests/flows",
     "tests/crossings",
+    "tests/console",
     "tests/sim",
 )
 """Where files take longest, in the order in which they begin.  Short files at the end let all processes end at about
@@ -51,16 +54,18 @@ def _rank(scope: str) -> int:
     return next((rank for rank, start in enumerate(LONG_FIRST) if scope.startswith(start)), len(LONG_FIRST))
 
 
-SESSIONS = frozenset({"spark", "classic", "connect", "server"})
-"""Fixtures of tests/spark: the one Spark, and ways to it."""
+SHARED = {
+    "tests/spark/": (ONE_SPARK, frozenset({"spark", "classic", "connect", "server"})),
+    "tests/console/": (ONE_BROWSER, frozenset({"chrome", "window", "at_width"})),
+}
+"""By folder: the scope of the tests that use the one Spark or the one browser, and the fixtures that lead to it."""
 
 
 @cache
-def _on_spark(file: Path) -> frozenset[str]:
-    """Tests and fixtures of a file that use the one Spark."""
+def _using(file: Path, names: frozenset[str]) -> frozenset[str]:
+    """Tests and fixtures of a file that use some fixtures."""
     found = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
     functions = {one.name: {each.arg for each in one.args.args} for one in found if isinstance(one, ast.FunctionDef)}
-    names = SESSIONS
     while more := {name for name, arguments in functions.items() if arguments & names} - names:
         names |= more
     return names
@@ -70,7 +75,9 @@ def _scope(root: Path, nodeid: str) -> str:
     """Tests of one scope run in one process."""
     file, _, test = nodeid.partition("::")
     name = test.partition("[")[0].rpartition("::")[2]
-    return ONE_SPARK if file.startswith("tests/spark/") and name in _on_spark(root / file) else file
+    alone = (file, frozenset[str]())
+    scope, fixtures = next((one for folder, one in SHARED.items() if file.startswith(folder)), alone)
+    return scope if fixtures and name in _using(root / file, fixtures) else file
 
 
 def pytest_runtest_setup() -> None:

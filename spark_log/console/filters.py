@@ -26,6 +26,7 @@ SIGNS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
         "!=": operator.ne,
         "<=": operator.le,
         ">=": operator.ge,
+        "==": operator.eq,
         "=": operator.eq,
         "<": operator.lt,
         ">": operator.gt,
@@ -34,7 +35,9 @@ SIGNS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
 )
 """`~`: the value contains the text."""
 FIELD_CHARS_MAX = 1000
-_FIELD = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^=!<>~]*[^=!<>~\s])\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*', re.DOTALL)
+_FIELD = re.compile(
+    r'\s*("(?:[^"\\]|\\.)*"|[^=!<>~]*[^=!<>~\s])\s*(!=|<=|>=|==|=|<|>|~)(?![=!<>~])\s*(.*?)\s*', re.DOTALL
+)
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _PLAIN = re.compile(r"[\w -]+", re.ASCII)

@@ -56,7 +56,7 @@ class HistoryFile:
     def load(self, histories: Mapping[str, History], now_ms: int) -> None:
         """Add the samples of the last hour.  A file that cannot be read is left out."""
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb", opener=_open) as file:
                 data = file.read(FILE_BYTES_MAX + 1)
             content = _decoded(data)
             found = {name: {one: _samples(*kept) for one, kept in series.items()} for name, series in content.items()}
@@ -87,6 +87,11 @@ class HistoryFile:
             logger.debug("the console's samples cannot be written to %s: %s", self.path, error)
             with suppress(OSError):
                 new.unlink()
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file; a pipe without waiting for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _decoded(data: bytes) -> dict[str, dict[str, tuple[list[int], list[int]]]]:

@@ -96,7 +96,14 @@ def newest(log: Log, topic: str, partitions: Sequence[int], before: Cursor | Non
         batches, starts[number] = _tail(log, state, topic, number, starts[number], ends[number], budget)
         rows += [row for batch in batches for row in _shown(batch)]
     rows.sort(key=_order, reverse=True)
-    return _page(rows, budget, {"older": starts, "newer": ends}, parts, any(starts[n] > parts[n].start for n in parts))
+    return _page(
+        state.names[topic],
+        rows,
+        budget,
+        {"older": starts, "newer": ends},
+        parts,
+        any(starts[n] > parts[n].start for n in parts),
+    )
 
 
 def _latest(parts: Mapping[int, Partition], ends: Cursor, limit: int) -> set[int]:
@@ -161,7 +168,7 @@ def following(
             break
     rows.sort(key=_order)
     more = any(at[number] < end for number, end in ends.items())
-    return _page(rows, budget, {"older": starts, "newer": at}, parts, more)
+    return _page(state.names[topic], rows, budget, {"older": starts, "newer": at}, parts, more)
 
 
 def newest_matching(
@@ -187,7 +194,7 @@ def newest_matching(
         if part.start < at[number]:
             heappush(queue, (-_time_before(part, at[number]), number))
     rows.sort(key=_order, reverse=True)
-    return _page(rows, budget, {"older": at, "newer": ends}, parts, bool(queue))
+    return _page(state.names[topic], rows, budget, {"older": at, "newer": ends}, parts, bool(queue))
 
 
 def _entry_before(part: Partition, end: int) -> Slice | Piece | None:
@@ -372,9 +379,15 @@ def _order(row: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def _page(
-    rows: list[dict[str, Any]], budget: Budget, at: dict[str, Cursor], parts: Mapping[int, Partition], more: bool
+    topic_id: str,
+    rows: list[dict[str, Any]],
+    budget: Budget,
+    at: dict[str, Cursor],
+    parts: Mapping[int, Partition],
+    more: bool,
 ) -> dict[str, Any]:
     return {
+        "topic_id": topic_id,
         "records": rows,
         "read_records": budget.records,
         "read_bytes": budget.bytes,

@@ -182,9 +182,6 @@ class Site:
         with self._lock:
             if self._log is None:
                 self._log = self._open_log()
-                if self._folder is not None:
-                    self._file = HistoryFile(self._folder, self._log.cluster_id)
-                    self._file.load(self._histories, self._log.journal.context.clock.now_ms())
                 threading.Thread(target=self._sample, args=(self._log,), name="pylog-console", daemon=True).start()
             return self._log
 
@@ -197,6 +194,10 @@ class Site:
 
     def _sample(self, log: Log) -> None:
         clock = log.journal.context.clock
+        if self._folder is not None:  # here, where a folder that hangs stops no answer
+            file = HistoryFile(self._folder, log.cluster_id)
+            file.load(self._histories, clock.now_ms())
+            self._file = file
         for number in itertools.count(1):
             try:
                 self.note(log.journal.refresh(), clock.now_ms())

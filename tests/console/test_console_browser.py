@@ -11,15 +11,12 @@ import spark_log
 from spark_log.console.of_coordinator import pages_of
 from spark_log.model import TopicPartition
 from spark_log.serve.serve import Running
-from tests.console.browser import NAMES, Browser, browser, chromium
+from tests.console.browser import Browser
+from tests.console.conftest import HOSTILE, READY, arrive, go, sign_in
 from tests.server.asking import ADMIN, READ, TOKENS
 from tests.services import Services
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason=f"none of {', '.join(NAMES)} is installed")
-
-HOSTILE = "<img src=x onerror=alert(1)>"
 SCRIPT = "</td><script>alert(2)</script><style>*{display:none}</style>"
-READY = "document.querySelector('main')?.dataset.ready === location.hash"
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +36,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def page(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def page(running: Running, chrome: Browser) -> Iterator[Browser]:
     """Signed in, with a token that may read."""
-    with browser(tmp_path_factory.mktemp("chromium")) as found:
-        found.size(1280, 800)
-        found.scheme("light")
-        found.open(f"http://{running.coordinator.address}/")
-        found.until("document.querySelector('#token')")
-        found.value(
-            f"document.querySelector('#token').value = {READ!r}; document.querySelector('form').requestSubmit()"
-        )
-        found.until(READY)
-        found.problems.clear()  # the browser logs the answer that asks for a token
-        yield found
-
-
-def go(page: Browser, to: str) -> None:
-    page.value(f"location.hash = {to!r}")
-    page.until(f"document.querySelector('main').dataset.ready === {to!r} || {READY}")
+    chrome.size(1280, 800)
+    chrome.scheme("light")
+    arrive(chrome, running)
+    chrome.value(f"document.querySelector('#token').value = {READ!r}; document.querySelector('form').requestSubmit()")
+    chrome.until(READY)
+    chrome.hosts.clear()
+    chrome.problems.clear()  # the browser logs the answer that asks for a token
+    yield chrome
+    chrome.scheme("")
 
 
 PAGES = {
@@ -177,7 +167,7 @@ def test_a_config_is_changed_with_the_token_of_an_admin(page: Browser, running: 
     go(page, "#/topics/orders/configs")
     page.shows("retention.ms")
     assert "Change" not in page.text()
-    _sign_in(page, ADMIN)
+    sign_in(page, ADMIN)
     page.until("document.body.innerText.includes('may change the log')")
     row = "[...document.querySelectorAll('tbody tr')].find((row) => row.textContent.startsWith('retention.ms'))"
     page.until(f"{row}?.querySelector('button')")
@@ -197,11 +187,4 @@ def test_a_config_is_changed_with_the_token_of_an_admin(page: Browser, running: 
         running.coordinator.state.topics[running.coordinator.state.names["orders"]].configs["retention.ms"]
         == "86400000"
     )
-    _sign_in(page, READ)
-    page.until(READY)
-
-
-def _sign_in(page: Browser, token: str) -> None:
-    page.value(f"sessionStorage.setItem('pylog-token', {token!r})")
-    page.value("document.body.replaceChildren()")
-    page.send("Page.reload")
+    sign_in(page, READ)

@@ -23,7 +23,7 @@ from spark_log.serve.serve import Running
 from spark_log.server.tokens import Grant
 from tests.console.browser import Browser
 from tests.console.conftest import go, sign_in
-from tests.console.test_console import Asking
+from tests.console.console_requests import Asking
 from tests.server.asking import ADMIN, READ, eventually
 from tests.services import Services
 
@@ -35,7 +35,7 @@ def send(address: str, token: str, cluster_id: str, command: str) -> dict[str, A
     body = f'{{"cluster_id": {json.dumps(cluster_id)}, "since": 0, "commands": [{command}]}}'.encode()
     asked = urllib.request.Request(f"http://{address}/v1/commands", body, {"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(asked, timeout=20) as found:
+        with urllib.request.urlopen(asked, timeout=60) as found:
             outcome: dict[str, Any] = json.loads(found.read())["outcomes"][0]
             return outcome
     except urllib.error.HTTPError as error:
@@ -199,6 +199,18 @@ def test_a_change_meanwhile_is_not_overwritten(log: spark_log.Log) -> None:
         log.create_topic(spark_log.NewTopic("orders", 1))
         failure = send(address, TOKEN, log.cluster_id, found["command"])["failure"]
         assert "another one has its name" in str(failure) and len(log.admin.describe_topics()["orders"].partitions) == 1
+
+
+# Promise: console.md#change-the-log
+def test_back_leaves_a_dialog(at_width: Browser) -> None:
+    """So that none is over the page of something else."""
+    go(at_width, "#/topics")
+    go(at_width, "#/groups")
+    at_width.press("?")
+    at_width.until("document.querySelector('dialog[open]')")
+    at_width.value("history.back()")
+    at_width.until("location.hash === '#/topics' && !document.querySelector('dialog')")
+    go(at_width, "#/")
 
 
 def submit(page: Browser, **values: str) -> None:

@@ -14,37 +14,20 @@ import pytest
 
 import spark_log
 from tests.cli.commands import ROOT
-from tests.console.test_console import Asking
+from tests.console.console_requests import Asking
 from tests.console.test_console_changes import send
 from tests.server.asking import eventually
 
 
 # Promise: cli.md#pylog-console, console.md#the-console
-def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
-    """It prints an address with a token, with which it answers, and ends on SIGTERM."""
-    url = str(tmp_path / "log")
-    with spark_log.connect(url, durability="os") as log:
+def test_the_command_opens_a_browser_and_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    """It answers with the token of the address, and ends on SIGTERM.
+
+    All users of the machine see the browser's arguments: it gets a file, which only this user can read and which leads
+    to the address.
+    """
+    with spark_log.connect(tmp_path / "log", durability="os") as log:
         log.append("orders", [{"value": "x"}])
-    command = [sys.executable, "-m", "spark_log.cli", "console", "-u", url, "--listen", "0"]
-    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        address, _, token = process.stdout.readline().strip().partition("#token=")
-        try:
-            asked = urllib.request.Request(f"{address}api/topics", headers={"Authorization": f"Bearer {token}"})
-            with urllib.request.urlopen(asked, timeout=20) as found:
-                assert [row["topic"] for row in json.loads(found.read())["topics"]] == ["orders"]
-        finally:
-            process.terminate()
-        assert process.wait(30) == 0
-    assert len(list((tmp_path / "state" / "pylog" / "console").glob("*.samples"))) == 1
-
-
-# Promise: console.md#the-console
-def test_a_browser_is_opened_without_the_token_in_its_arguments(tmp_path: Path) -> None:
-    """All users of the machine see arguments: it gets a file, which only this user can read and which leads on."""
-    with spark_log.connect(tmp_path / "log", durability="os"):
-        pass
     browser, seen = tmp_path / "browser", tmp_path / "seen"
     steps = ('echo "$1"', 'cat "$file"', "echo", 'stat -c %a "$(dirname "$file")"')
     browser.write_text(f"#!/bin/sh\nfile=${{1#file://}}\n({'; '.join(steps)}) > {seen}.part\nmv {seen}.part {seen}\n")
@@ -54,14 +37,19 @@ def test_a_browser_is_opened_without_the_token_in_its_arguments(tmp_path: Path) 
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
+        site, _, token = address.partition("#token=")
         try:
-            eventually(seen.exists)
+            asked = urllib.request.Request(f"{site}api/topics", headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(asked, timeout=60) as found:
+                assert [row["topic"] for row in json.loads(found.read())["topics"]] == ["orders"]
+            eventually(seen.exists, 60)
         finally:
             process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     argument, page, mode = seen.read_text().splitlines()
     assert address not in argument and f'url={address}"' in page and mode == "700"
     assert not Path(argument.removeprefix("file://")).exists()
+    assert len(list((tmp_path / "state" / "pylog" / "console").glob("*.samples"))) == 1
 
 
 # Promise: console.md#the-console
@@ -82,7 +70,7 @@ def test_the_command_shows_several_logs(tmp_path: Path) -> None:
             asked = urllib.request.Request(
                 f"{address.removesuffix('console/')}{path}", headers={"Authorization": f"Bearer {token}"}
             )
-            with urllib.request.urlopen(asked, timeout=20) as found:
+            with urllib.request.urlopen(asked, timeout=60) as found:
                 return str(found.read().decode())
 
         try:
@@ -95,14 +83,15 @@ def test_the_command_shows_several_logs(tmp_path: Path) -> None:
                 "first",
                 "second",
             ]
-            with urllib.request.urlopen(f"{address.removesuffix('console/')}?log=1", timeout=20) as page:
+            with urllib.request.urlopen(f"{address.removesuffix('console/')}?log=1", timeout=60) as page:
                 assert page.url == f"{address}?log=1"
             for wrong in ("2", "-1", "x", "00"):
-                with pytest.raises(urllib.error.HTTPError, match="400"):
+                with pytest.raises(urllib.error.HTTPError, match="400") as refused:
                     ask(f"console/api/topics?log={wrong}")
+                refused.value.close()
         finally:
             process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 # Promise: console.md#change-the-log
@@ -133,7 +122,7 @@ def test_admin_changes_the_log_and_audits_it(tmp_path: Path) -> None:
             assert send(address, token, cluster_id, planned).get("failure") is None
         finally:
             process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         audited = [json.loads(line) for line in process.stderr if line.startswith("{")]
     assert [(one["principal"], one["change"], one["topics"], one["outcome"]) for one in audited] == [
         ("console", "delete_topic", ["orders"], "done")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,13 @@ def test_a_damaged_file_is_survived(tmp_path: Path, damage: Callable[[bytes], by
 
 def with_series(times: list[int], values: list[int]) -> bytes:
     return zlib.compress(json.dumps({"format": 1, "series": {"lags": {"billing": [times, values]}}}).encode())
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody writes into it."""
+    file = HistoryFile(tmp_path, "cluster")
+    os.mkfifo(file.path)
+    assert loaded(file).of("billing") == []
 
 
 def test_a_place_that_cannot_be_written_is_survived(tmp_path: Path) -> None:

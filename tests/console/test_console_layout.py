@@ -62,6 +62,14 @@ def test_columns_of_a_typed_topic_are_on_the_screen(at_width: Browser) -> None:
     assert at_width.value("innerWidth") > 640 or at_width.value(BEYOND) == 0
 
 
+def test_words_of_numbers_are_short(window: Browser) -> None:
+    """A tile has one unit of time, and one segment is not several."""
+    since = "since(new Date(Date.now() - 754000).toISOString(), 1)"
+    assert window.value(f"import('/console/format.js').then(({{ since }}) => {since})") == "12 min ago"
+    go(window, "#/topics/typed/segments")
+    window.until("/\\b1 segment$/m.test(document.querySelector('main').innerText)")
+
+
 # Promise: console.md#use-the-keyboard
 def test_find_leads_to_a_topic(at_width: Browser) -> None:
     """By a click, where there is no keyboard."""

@@ -225,5 +225,9 @@ async function begin() {
 }
 
 paint();
-addEventListener("hashchange", () => (main?.isConnected ? show() : begin()));
+addEventListener("hashchange", () => {
+  for (const box of document.querySelectorAll("dialog[open]")) box.close();  // Back leaves it, also on a telephone
+  if (main?.isConnected) show();
+  else begin();
+});
 begin();

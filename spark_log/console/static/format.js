@@ -17,7 +17,7 @@ export function bytes(n) {
 
 export const rate = (n) => (n === null || n === undefined ? "–" : n === 0 ? "0" : n < 10 ? n.toFixed(1) : compact(Math.round(n)));
 
-export function duration(ms) {
+export function duration(ms, most = 2) {
   if (ms === null || ms === undefined) return "–";
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const units = [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000]];
@@ -25,7 +25,7 @@ export function duration(ms) {
   for (const [name, size] of units) {
     const n = Math.floor(ms / size);
     if (n || parts.length) { if (n) parts.push(`${n} ${name}`); ms -= n * size; }
-    if (parts.length === 2) break;
+    if (parts.length === most) break;
   }
   return parts.join(" ") || "0 s";
 }
@@ -64,5 +64,5 @@ export function instant(text) {
   return near - (as(wall(near)) - wanted);
 }
 
-export const ago = (ms) => (ms === null || ms === undefined ? "–" : `${duration(Math.max(0, Date.now() - ms))} ago`);
-export const since = (iso) => (iso ? ago(Date.parse(iso)) : "–");
+export const ago = (ms, most) => (ms === null || ms === undefined ? "–" : `${duration(Math.max(0, Date.now() - ms), most)} ago`);
+export const since = (iso, most) => (iso ? ago(Date.parse(iso), most) : "–");

@@ -11,7 +11,7 @@ const STARTS = [["newest", "Newest"], ["earliest", "Oldest"], ["now-1h", "Last h
 const ENDS = [["", "End"], ["now-1h", "An hour ago"], ["now-1d", "A day ago"], ...PLACES];
 const LIVE_MS = 1000, LIVE_MAX = 500;
 
-export function records({ query, fail }, name) {
+export function records({ query, fail, refresh }, name) {
   const rows = h("tbody"), told = h("span"), place = h("div"), paging = h("div", { class: "tools" });
   const from = bound("from", STARTS, query.from), to = bound("to", ENDS, query.to);
   const partition = h("select", { name: "partition" }, h("option", { value: "" }, "All"));
@@ -19,7 +19,7 @@ export function records({ query, fail }, name) {
   const search = h("input", { name: "search", value: query.search ?? "", placeholder: "text in keys, values and headers" });
   const filters = () => ({ partition: partition.value, key: key.value, field: field.value, search: search.value });
   const searched = Boolean(query.key || query.search || query.field);
-  let shown = [], columns = [], loaded = false, paused = false, skipped = false;
+  let shown = [], columns = [], loaded = false, paused = false, skipped = false, topicId = null;
   const field = h("input", { name: "field", value: query.field ?? "", placeholder: "customer.id = c7", title: "A field of JSON, one of = != < <= > >= ~ and a value" });
   const limit = h("select", { name: "limit" }, ["25", "50", "100", "200"].map((n) => h("option", { value: n, selected: n === (query.limit ?? "50") }, n)));
 
@@ -52,6 +52,7 @@ export function records({ query, fail }, name) {
   function draw(found) {
     const titles = ["Time", "Partition", "Offset", "Key", ...(columns.length ? columns : ["Value"])];
     shown = found.records;
+    topicId = found.topic_id;
     rows.replaceChildren(...made(shown));
     place.replaceChildren(shown.length || query.live
       ? h("div", { class: "scroll" }, h("table", { class: "records" }, h("thead", {}, h("tr", {},
@@ -82,9 +83,11 @@ export function records({ query, fail }, name) {
     try {
       if (!paused && !document.hidden) {
         let found = await get("records", { topic: name, ...filters(), cursor, limit: 200 });
-        if (found.more && !searched) {
+        if (found.topic_id !== topicId) found = await restart();
+        else if (found.more && !searched) {
           found = await get("records", { topic: name, ...filters(), limit: 200 });
-          found.records.reverse();
+          const known = new Set(shown.map(placeIn));
+          found.records = found.records.filter((row) => !known.has(placeIn(row))).reverse();
           skipped = true;
         } else if (found.more) wait = 0;
         if (paused) found.newer = cursor;
@@ -93,6 +96,16 @@ export function records({ query, fail }, name) {
       }
     } catch (error) { fail(error); }
     setTimeout(() => follow(next), wait);
+  }
+
+  /** The topic was deleted, and another one has its name: its records from the first one on. */
+  async function restart() {
+    const found = await get("records", { topic: name, ...filters(), from: "earliest", limit: 200 });
+    shown = [];
+    rows.replaceChildren();
+    topicId = found.topic_id;
+    refresh();
+    return found;
   }
 
   function add(found) {
@@ -151,6 +164,8 @@ function bound(name, choices, text = "") {
     value: () => select.value === "time" ? (field.value ? `@${instant(field.value)}` : choices[0][0]) : select.value === "offset" ? field.value.trim() || "0" : select.value,
   };
 }
+
+const placeIn = (row) => `${row.partition}:${row.offset}`;
 
 function placeOf(choices, text) {
   if (choices.some(([value]) => value === text) && text !== "offset" && text !== "time") return [text, ""];

@@ -63,7 +63,7 @@ export function topic(context, name, tab) {
       const found = await get("topic", { topic: name });
       put(top, [found.records, found.bytes, found.per_second, found.partitions, found.replicas, found.created], () => facts([
         ["Records", compact(found.records)], ["Size", bytes(found.bytes)], ["Records/s", rate(found.per_second)],
-        ["Partitions", count(found.partitions)], ["Replicas", count(found.replicas)], ["Created", since(found.created)],
+        ["Partitions", count(found.partitions)], ["Replicas", count(found.replicas)], ["Created", since(found.created, 1)],
       ]));
       await inner.update(found);
     },
@@ -114,7 +114,7 @@ function segments({ query }, name) {
   async function draw() {
     const found = await get("segments", { topic: name, partition: number });
     list.set(found.segments);
-    told.textContent = found.total > found.segments.length ? `the newest ${found.segments.length} of ${count(found.total)}` : `${count(found.total)} segments`;
+    told.textContent = found.total > found.segments.length ? `the newest ${found.segments.length} of ${count(found.total)}` : `${count(found.total)} segment${found.total === 1 ? "" : "s"}`;
     put(chart, found.segments, () => (found.segments.length ? card("By time and offset", told, timeline(found.segments)) : null));
   }
   choice.addEventListener("change", () => { number = Number(choice.value); draw(); });
