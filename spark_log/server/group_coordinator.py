@@ -306,7 +306,7 @@ class Groups:
         return alone or stored.generation > group.generation
 
     def _restored(self, group_id: str, stored: Stored) -> Group:
-        generation = max(stored.generation, self._generations.get(group_id, 0))
+        generation = self._last_generation(group_id)
         roster = stored.roster or Roster(stored.generation)
         return restore(group_id, roster if roster.members else roster._replace(generation=generation), self._now_ms())
 

@@ -43,8 +43,8 @@ def cli(url: str, command: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def positions_deleted(log: spark_log.Log) -> None:
-    log.admin.delete_consumer_group_offsets("count", [TopicPartition("words", 0)])
+def group_deleted(log: spark_log.Log) -> None:
+    log.admin.delete_consumer_groups(["count"])
 
 
 def moved_back(log: spark_log.Log) -> None:
@@ -58,7 +58,7 @@ def created_again(log: spark_log.Log) -> None:
 
 
 # Promise: tasks/flow.md#keep-state-by-key
-@pytest.mark.parametrize("change", [positions_deleted, moved_back, created_again])
+@pytest.mark.parametrize("change", [group_deleted, moved_back, created_again])
 def test_a_state_whose_positions_are_gone_ends_the_flow(url: str, change: Callable[[spark_log.Log], None]) -> None:
     """Its records would be counted again.  Without the state, they are counted once."""
     log = counted(url, "a b a")
