@@ -104,7 +104,7 @@ def _state_topic(journal: Journal, lags: Sequence[PartitionLag]) -> str | None:
 
     While the topic does not exist, it is shown by its id.
     """
-    from spark_log.flows.keyed_state import named_state
+    from spark_log.metadata.groups.named_state import named_state
     from spark_log.metadata.renewed_ids import later_ids
 
     state = journal.state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -63,8 +63,9 @@ class BatchFunction:
         return [rows for part in by_partition(table).values() for rows in self._apply(part)]
 
     def _apply(self, table: pa.Table) -> Iterator[TopicRows]:
+        given = self._given(table)  # an error of this is not about a record
         try:
-            found = self._outputs(table)
+            found = self._outputs(table, given)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if isinstance(error, SparkLogError) and not isinstance(error, InvalidRecord):
                 raise  # it is not about a record
@@ -85,18 +86,22 @@ class BatchFunction:
 
     # --------------------------------------------------------------------------------------------------------- outputs
 
-    def _outputs(self, table: pa.Table) -> list[TopicRows]:
-        first, found, changes = dict(self._first), list[TopicRows](), list[TopicRows]()
+    def _given(self, table: pa.Table) -> list[pa.Table]:
+        """The tables that the function gets beside the batch."""
         if self.state is None:
-            result = self._options.function(table, *self._tables)
-        else:
-            partition, keys = table.column("partition")[0].as_py(), table.column("key")
-            returned = self._options.function(table, self.state.of(partition, keys), *self._tables)
-            result, new = self._pair(returned)
+            return self._tables
+        return [self.state.of(_partition(table), table.column("key")), *self._tables]
+
+    def _outputs(self, table: pa.Table, given: Sequence[pa.Table]) -> list[TopicRows]:
+        first, found, changes = dict(self._first), list[TopicRows](), list[TopicRows]()
+        result, new = self._options.function(table, *given), None
+        if self.state is not None:
+            result, new = self._pair(result)
         for topic, data in self._by_topic(result):
             found += self._rows(topic, data, first)
         if self.state is not None and new is not None:
-            changes = self.state.stage(partition, keys, new, self._journal.context.clock.now_ms())
+            now_ms = self._journal.context.clock.now_ms()
+            changes = self.state.stage(_partition(table), table.column("key"), new, now_ms)
         self._first = first
         return found + changes
 
@@ -202,3 +207,9 @@ class BatchFunction:
         for batch in batches:
             check_rules(batch, now_ms, 0)
         return batches
+
+
+def _partition(table: pa.Table) -> int:
+    """The partition of a table that has records of one only."""
+    number: int = table.column("partition")[0].as_py()
+    return number

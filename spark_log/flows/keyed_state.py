@@ -11,7 +11,6 @@ positions were deleted or moved back.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -38,8 +37,9 @@ from spark_log.errors import (
 )
 from spark_log.flows.keyed_rows import KeyedRows
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commits.decide_commits import Committed
+from spark_log.metadata.commits.decide_commits import Committed, ReadBasis
 from spark_log.metadata.erasures import erased_at
+from spark_log.metadata.groups.named_state import named_state, position_text
 from spark_log.metadata.renewed_ids import later_ids
 from spark_log.metadata.set_backs import Lineage, lineage_of
 from spark_log.metadata.state import GroupState, State
@@ -53,8 +53,6 @@ from spark_log.text import counted, shown
 
 RECORD_COLUMNS = ("topic", "partition", "offset", "key", "timestamp", "headers")
 """Columns of a table of a topic that are not of its values."""
-POSITION = re.compile(r"state (\S+)(?: ([0-9]+))?")
-"""The text of a position of a flow with state: the topic's id and, unless it is of an older pylog, its partitions."""
 _OF_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 """Polars has views, which Arrow does not filter."""
 ANOTHER_FLOW = "Start a flow with another name and another state topic, which reads the source from its first record"
@@ -100,8 +98,8 @@ class KeyedState:
         self._topic_id = ""
         self._partitions = 0
         self._parts: dict[int, _Part] = {}
-        self._staged: dict[int, _Part] = {}
-        """By partition, the rows that the batch has changed, under the stand and the end of those it began with."""
+        self._batch: dict[int, _Part] = {}
+        """By partition, the rows as the batch has changed them, under the stand and the end of those it began with."""
 
     def __len__(self) -> int:
         """The keys in memory that have a state."""
@@ -112,7 +110,7 @@ class KeyedState:
     @property
     def position_text(self) -> str:
         """The metadata of positions that are committed with the state."""
-        return f"state {self._topic_id} {self._partitions}"
+        return position_text(self._topic_id, self._partitions)
 
     def begin(self) -> None:
         """Begin with partitions at the group's positions, and create the state's topic if it does not exist.
@@ -188,16 +186,17 @@ class KeyedState:
         return self._rows(partition).find(distinct)
 
     def _rows(self, partition: int) -> KeyedRows:
-        """Raises ConcurrentChange if others have changed the topic since an earlier part of the batch."""
-        part, staged = self._current(partition), self._staged.get(partition)
-        if staged is None:
-            return part.rows
-        if part[:2] != staged[:2]:
-            raise ConcurrentChange(
-                f"flow {self._flow!r}: the state in {self._keyed.topic}-{partition} was changed by others during a batch, "
-                "which is processed again"
-            )
-        return staged.rows
+        """Raises ConcurrentChange if others have changed the topic since the batch has read it."""
+        part = self._current(partition)
+        if part[:2] != self._batch.setdefault(partition, part)[:2]:
+            raise self._changed(partition)
+        return self._batch[partition].rows
+
+    def _changed(self, partition: int) -> ConcurrentChange:
+        return ConcurrentChange(
+            f"flow {self._flow!r}: the state in {self._keyed.topic}-{partition} was changed by others during a batch, "
+            "which is processed again"
+        )
 
     def _current(self, partition: int) -> _Part:
         """The rows of a partition, restored unless the topic has nothing that they lack."""
@@ -243,13 +242,14 @@ class KeyedState:
     def stage(self, partition: int, keys: pa.ChunkedArray, new: pa.Table, now_ms: int) -> list[TopicRows]:
         """New state of some keys of a batch, as records; later parts of the batch see it.  Returns the records.
 
-        keys:  of the batch.
-        Raises InvalidRecord.
+        keys:  of the batch; `of` has found their state.
+        Raises InvalidRecord, and ConcurrentChange if the topic has another schema by now.
         """
-        part, spec = self._current(partition), topic_spec(self._journal.state, self._keyed.topic)
-        if spec.topic_id != part.stand.topic_id:
-            raise self._gone("was deleted while the flow was running")
-        found, count, rows = [], 0, self._rows(partition)
+        stand, rows = self._batch[partition].stand, self._batch[partition].rows
+        spec = topic_spec(self._journal.require([self._keyed.topic]), self._keyed.topic)
+        if (spec.topic_id, 0 if spec.schema is None else spec.schema.version) != (stand.topic_id, stand.schema):
+            raise self._changed(partition)
+        found, count = [], 0
         for records in _records(spec, new, now_ms):
             batch = TopicRows.of(spec, Rows(records, pa.array(np.full(records.num_rows, partition, np.int64))))
             check_rules(batch, now_ms, count)
@@ -257,7 +257,7 @@ class KeyedState:
             count += batch.num_rows
             found.append(batch)
         self._check_keys(found, keys)
-        self._staged[partition] = part._replace(rows=rows)
+        self._batch[partition] = self._batch[partition]._replace(rows=rows)
         return found
 
     def _check_keys(self, found: list[TopicRows], keys: pa.ChunkedArray) -> None:
@@ -276,17 +276,20 @@ class KeyedState:
 
     def discard(self) -> None:
         """The changes of the last batch were not committed."""
-        self._staged = {}
+        self._batch = {}
+
+    def basis(self) -> ReadBasis:
+        """The state that the batch has read: its commit is refused if others change it before."""
+        erased = {part.stand.topic_id: part.stand.erased for part in self._batch.values()}
+        spans = ((part.stand.topic_id, number, part.stand.start, part.end) for number, part in self._batch.items())
+        return ReadBasis(erased, tuple(spans))
 
     def applied(self, committed: Committed) -> None:
         """The changes of the batch were committed."""
-        for partition, staged in self._staged.items():
-            part = self._parts.pop(partition)
-            span = committed.ranges.get((part.stand.topic_id, partition), range(0))
-            if span and span.start == part.end and part[:2] == staged[:2]:
-                self._parts[partition] = staged._replace(end=span.stop)
-            # Otherwise others have written to the topic: the partition is read again.
-        self._staged = {}
+        for partition, part in self._batch.items():
+            span = committed.ranges.get((part.stand.topic_id, partition), range(part.end))
+            self._parts[partition] = part._replace(end=span.stop)
+        self._batch = {}
 
 
 def ensure_state(journal: Journal, flow: str, source: str, keyed: Keyed) -> bool:
@@ -315,12 +318,6 @@ def ensure_state(journal: Journal, flow: str, source: str, keyed: Keyed) -> bool
     return True
 
 
-def named_state(text: str) -> tuple[str, int]:
-    """The topic id and the number of partitions in the text of a position; ("", 0): it names no state."""
-    found = POSITION.fullmatch(text)
-    return ("", 0) if found is None else (found[1], int(found[2] or 0))
-
-
 def _check_policy(state: State, flow: str, keyed: Keyed) -> None:
     configs = state.topics[state.names[keyed.topic]].configs
     if not has_cleanup_policy(configs, "compact") or has_cleanup_policy(configs, "delete"):
@@ -333,11 +330,15 @@ def _check_policy(state: State, flow: str, keyed: Keyed) -> None:
 def _check_schema(state: State, flow: str, keyed: Keyed) -> None:
     known = schema_of(state, state.names[keyed.topic])
     if keyed.schema is not None and (known is None or not as_schema(keyed.schema).equals(known.columns)):
-        has = "no schema" if known is None else f"the schema {', '.join(map(str, known.columns))}"
+        has = "no schema" if known is None else f"the schema {_columns(known.columns)}"
         raise InvalidRequest(
-            f"flow {flow!r}: state: topic {keyed.topic!r} exists and has {has}: leave the schema out, or choose another "
-            "topic"
+            f"flow {flow!r}: state: topic {keyed.topic!r} exists and has {has}; given: {_columns(keyed.schema)}. Give its "
+            "schema or none, or choose another topic"
         )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def check_partitions(state: State, flow: str, source: str, keyed: Keyed) -> None:

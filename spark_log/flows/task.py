@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_log.client.consumer.consumer import Consumer
 from spark_log.client.consumer.membership import Membership, SessionRequest, new_member
 from spark_log.client.producer.append import replica_puts
-from spark_log.client.producer.commit import PlainProducer
+from spark_log.client.producer.commit import NO_BASIS, PlainProducer
 from spark_log.client.producer.topic_rules import TopicRows
 from spark_log.client.producer.upload import Uploader
 from spark_log.errors import (
@@ -30,6 +30,7 @@ from spark_log.errors import (
     GroupInUse,
     IllegalGeneration,
     InvalidRecord,
+    LogRestored,
     OffsetOutOfRange,
     RebalanceInProgress,
     SparkLogError,
@@ -41,6 +42,8 @@ from spark_log.flows.flow_options import FlowOptions
 from spark_log.groups.member_share import Share
 from spark_log.journal.journal import Journal
 from spark_log.journal.storage.seen_log import is_set_back, seen_by
+from spark_log.metadata.commits.decide_commits import ReadBasis
+from spark_log.metadata.erasures import erased_at
 from spark_log.metadata.restores import SeenLog, history_of
 from spark_log.metadata.set_backs import BEGINNING, Lineage, lineage_of
 from spark_log.metadata.state import GroupState
@@ -56,6 +59,7 @@ IN_USE_MS = 60_000
 REFUSALS_MAX = 3
 """Commits in a row that may be refused because a topic was changed meanwhile."""
 TIMES_KEPT = 1_000
+RESTORED = "the log was restored from a copy, or set back to one"
 SUMMED = ("records_in", "records_out", "bad_records", "batches", "restarts")
 
 logger = logging.getLogger("spark_log")
@@ -124,6 +128,8 @@ class FlowTask:
         """True before it is stopped: its entry stays in the group, and tells its successor from other processes."""
         self._committing = threading.Lock()
         """Held from a commit until it is counted."""
+        self._seen = journal.state
+        """A state that is not newer than the records of the batch."""
         self._journal = journal
         self._clock = journal.context.clock
         self._options = options
@@ -186,10 +192,10 @@ class FlowTask:
         try:
             work()
         except _Outdated:
-            self._note_restart("the log was restored from a copy, or set back to one")
+            self._note_restart(RESTORED)
         except SparkLogError as error:
             self._check_retriable(error)
-            self._note_restart(str(error))
+            self._note_restart(RESTORED if isinstance(error, LogRestored) else str(error))
             self._stopping.wait(pause_s(self._failures))
             self._failures += 1
 
@@ -228,8 +234,8 @@ class FlowTask:
         elif isinstance(error, InvalidRecord):
             if self._failures >= REFUSALS_MAX:
                 raise error
-        elif not (error.retriable or error.maybe_applied or isinstance(error, WrongRoot)):
-            raise error  # but it waits for a disk that is not mounted
+        elif not (error.retriable or error.maybe_applied or isinstance(error, WrongRoot | LogRestored)):
+            raise error  # but it waits for a disk that is not mounted, and until a restored log is as long as before
 
     @property
     def _is_restored(self) -> bool:
@@ -276,6 +282,7 @@ class FlowTask:
     def _step(self, consumer: Consumer) -> None:
         if self._function.state is not None:
             self._function.state.discard()  # also of a batch that was refused: the next commit may have no records
+        self._seen = self._journal.state
         try:
             table = consumer.poll_arrow(POLL_MS)
         except OffsetOutOfRange as error:
@@ -284,7 +291,7 @@ class FlowTask:
             raise _Outdated
         try:
             if self._new:
-                self._commit(consumer, self._new, ())
+                self._commit(consumer, self._new)
                 self._new = {}
             if table.num_rows:
                 self._process(consumer, table)
@@ -300,7 +307,7 @@ class FlowTask:
         ends = {tp: consumer.position(tp) for tp in _starts(table)}
         rows = self._function(table)
         with self._committing:
-            self._commit(consumer, ends, rows)
+            self._commit(consumer, ends, rows, self._basis(ends))
             self.batch_ms.append(self._clock.monotonic_ms() - began_ms)
             self._count(
                 records_in=table.num_rows,
@@ -311,13 +318,26 @@ class FlowTask:
                 state_keys=0 if self._function.state is None else len(self._function.state),
             )
 
+    def _basis(self, batch: Iterable[TopicPartition]) -> ReadBasis:
+        """The log as the function has read it: erased records and older state do not come back by its outputs."""
+        ids = {self._topics[tp.topic] for tp in batch}
+        sources = {topic_id: erased_at(self._seen, topic_id) for topic_id in ids}
+        read = ReadBasis() if self._function.state is None else self._function.state.basis()
+        return ReadBasis({**sources, **read.erased}, read.spans)
+
     def _commit_passed(self, consumer: Consumer) -> None:
         """Commit positions behind offsets without a record."""
         passed = {tp: at.offset for tp, at in consumer.returned().items() if self._committed.get(tp) != at.offset}
         if passed:
-            self._commit(consumer, passed, ())
+            self._commit(consumer, passed)
 
-    def _commit(self, consumer: Consumer, ends: Mapping[TopicPartition, int], rows: Sequence[TopicRows]) -> None:
+    def _commit(
+        self,
+        consumer: Consumer,
+        ends: Mapping[TopicPartition, int],
+        rows: Sequence[TopicRows] = (),
+        basis: ReadBasis = NO_BASIS,
+    ) -> None:
         """Commit outputs with the positions behind their inputs."""
         journal, began, by = self._journal, self._journal.recent(), consumer.committer()
         uploader = Uploader(
@@ -338,7 +358,7 @@ class FlowTask:
         state = self._function.state
         text = "" if state is None else state.position_text
         positions = consumer.group_commit({tp: OffsetAndMetadata(offset, text) for tp, offset in ends.items()})
-        committed = self._producer.commit(began.version, [uploaded], [positions], by=named)
+        committed = self._producer.commit(began.version, [uploaded], [positions], by=named, basis=basis)
         if state is not None:
             state.applied(committed)
         self._committed.update(ends)
@@ -362,7 +382,7 @@ class FlowTask:
         if self._lineage is None:
             self._lineage = consumer.lineage
             self._member = self._member._replace(lineage=consumer.lineage)
-        state = self._journal.require({tp.topic for tp in partitions}, [name])
+        state = self._seen = self._journal.require({tp.topic for tp in partitions}, [name])
         offsets = state.groups.get(name, GroupState()).offsets
         for tp in partitions:
             topic_id = state.names.get(tp.topic, "")

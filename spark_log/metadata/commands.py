@@ -217,6 +217,9 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
     history: Text = ""
     first_schemas: dict[Text, Document] = msgspec.field(default_factory=dict)
     """By topic id, the schema that topics without one get with the commit: see `first_schema_records`."""
+    erased: dict[Text, LongOrNone] = msgspec.field(default_factory=dict)
+    """The fields of a `ReadBasis`; nothing: the records do not depend on those of the log."""
+    spans: tuple[tuple[Text, Int, Long, Long], ...] = ()
 
     def __call__(self, state: State, now_ms: int) -> Decision[commits.Committed]:
         _check_objects(self.commit)
@@ -230,15 +233,16 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
             schemas=self.schemas,
             history=self.history,
         )
-        if decision.records:  # a duplicate was applied, even if the group has another owner by now
+        if decision.records:  # a duplicate was applied, whatever has changed since
             check_unfenced(state, self.commit.groups, now_ms)
+            commits.check_basis(state, commits.ReadBasis(self.erased, self.spans))
             return Decision((*first, *decision.records), decision.reply)
         return decision
 
     def topics(self, state: State) -> Sequence[str]:
         commit = self.commit
         ids = [run.topic_id for _, run in commit.slices] + [topic_id for topic_id, _, _ in commit.pieces]
-        ids += self.first_schemas
+        ids += [*self.first_schemas, *self.erased, *(topic_id for topic_id, *_ in self.spans)]
         return topic_names(state, ids + [entry.topic_id for group in commit.groups for entry in group.offsets])
 
     def groups(self) -> Sequence[str]:

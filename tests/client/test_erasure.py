@@ -515,6 +515,10 @@ def test_the_report_names_others_that_may_have_the_records(tmp_path: Path) -> No
     assert "does not know its backups" in text
     other = log.admin.erase_records("u", [b"a"])
     assert (other.dead_letters, other.writers, other.readers) == (("t-bad",), (), ())
+    belongs = spark_log.OffsetAndMetadata(1, f"state {log.journal.state.names['u']} 1")
+    log.admin.alter_consumer_group_offsets("count", {TopicPartition("t", 0): belongs})
+    other = log.admin.erase_records("u", [b"a"])
+    assert other.flows == ("count",) and "flows with state in it, from whose sources" in report_text(other)
 
 
 # --------------------------------------------------------------------------------------------- buckets and coordinators

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.object_names import LOG
 from tests.processes import Started, eventually, started
-from tests.restored import copy_of, restored
+from tests.restored import copy_of, restored, set_back
 
 WAIT_S = 60.0
 P0 = TopicPartition("in", 0)
@@ -277,6 +278,25 @@ def test_a_flow_of_a_repaired_log_says_who_removed_it(tmp_path: Path) -> None:
     repair(LocalStore(url), is_alive=lambda holder: False, accept_loss=True)
     with pytest.raises(IllegalGeneration, match="members were removed when `pylog repair --accept-loss`"):
         flow.await_termination(WAIT_S)
+
+
+# Promise: tasks/flow.md#exactly-once
+def test_a_flow_waits_for_a_log_that_was_set_back_during_its_batch(tmp_path: Path) -> None:
+    """Until others have written as many versions as it has read.  Then it continues, without the lost batch."""
+    url = str(tmp_path / "log")
+    log = made(url)
+    shutil.copytree(url, tmp_path / "copy")
+    fill(log, 1, 2)
+    with waiting(url) as (flow, gate):
+        before = log.journal.refresh().version
+        after = set_back(url, tmp_path / "copy")
+        gate.may_go_on.set()
+        eventually(lambda: flow.progress.restarts > 0, WAIT_S)
+        fill(after, 3)
+        while after.journal.state.version <= before:
+            after.admin.create_topics([NewTopic(f"new-{after.journal.state.version}", 1)])
+        flow.process_all_available(WAIT_S)
+    assert out(after) == [3]
 
 
 # Promise: tasks/flow.md#exactly-once

@@ -341,10 +341,10 @@ def test_a_restored_log_has_the_state_of_its_positions(tmp_path: Path, copied: s
 
 def running(store: ObjectStore, seed: int = 1, **more: Any) -> Flow:
     """A flow over a store, which is not started."""
-    given: dict[str, Any] = {"tasks": 1, "batch_bytes": 1 << 20, **more}
+    given: dict[str, Any] = {"tasks": 1, "batch_bytes": 1 << 20, "bad_records": "fail", **more}
     options = flow_options(
         name="count", source="words", target="out", function=count, lookup=(), state=COUNTS, task_numbers=None,
-        start="earliest", bad_records="fail", linger_ms=0, value_format=None, **given,
+        start="earliest", linger_ms=0, value_format=None, **given,
     )  # fmt: skip
     journal = Journal.open(store, create=False, clock=SystemClock(), rng=random.Random(seed))
     return Flow(journal, options, journal.finish_maintenance)
@@ -458,6 +458,39 @@ def test_a_restore_waits_for_records_that_readers_do_not_see_yet(tmp_path: Path)
 
 # Promise: tasks/flow.md#keep-state-by-key
 @pytest.mark.parametrize("change", ["write", "trim", "erase"])
+def test_a_state_that_others_change_during_a_batch_is_not_overwritten(tmp_path: Path, change: str) -> None:
+    """The batch is processed again, with the state that the topic has then."""
+    log = made(str(tmp_path), 1)
+    write(log, "a a")
+    with start(str(tmp_path)) as flow:
+        flow.process_all_available(WAIT_S)
+    write(log, "a b")
+    with waiting(str(tmp_path)) as (flow, gate):
+        if change == "write":
+            log.append("counts", [{"key": "a", "value": {"n": 100}}])
+        elif change == "trim":
+            log.admin.delete_records({TopicPartition("counts", 0): 1})
+        else:
+            assert log.admin.erase_records("counts", ["a"]).flows == ("count",)
+        gate.may_go_on.set()
+        flow.process_all_available(WAIT_S)
+    assert counts(log) == {"a": 101 if change == "write" else 1, "b": 1}
+
+
+# Promise: tasks/erase.md#flows
+def test_records_that_are_erased_during_a_batch_do_not_come_back_by_its_outputs(url: str) -> None:
+    """Neither in the target nor in the state: the batch is processed again without them."""
+    log = made(url, 1)
+    write(log, "a a b")
+    with waiting(url) as (flow, gate):
+        log.admin.erase_records("words", ["a"])
+        gate.may_go_on.set()
+        flow.process_all_available(WAIT_S)
+    check(log, "b")
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+@pytest.mark.parametrize("change", ["write", "trim", "erase"])
 def test_a_state_that_others_change_during_a_divided_batch_is_read_again(tmp_path: Path, change: str) -> None:
     """The batch is processed again, and memory is the topic afterwards."""
     log = made(str(tmp_path), 1)
@@ -488,6 +521,59 @@ def test_a_state_that_others_change_during_a_divided_batch_is_read_again(tmp_pat
         flow.process_all_available(WAIT_S)
     assert changed.is_set()
     assert counts(log) == {"a": 1, "b": 1, "c": 1, "x": 101 if change == "write" else 1}
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+def test_a_column_that_the_state_gets_during_a_batch_fails_no_record(tmp_path: Path) -> None:
+    """The batch is processed again, and its state has the column."""
+    log = made(str(tmp_path), 1)
+
+    def altering(words: pa.Table, counts: pa.Table) -> tuple[pa.Table, pa.Table]:
+        if "more" not in counts.column_names:
+            log.admin.alter_schema("counts", pa.schema([("n", pa.int64()), ("more", pa.string())]))
+            assert flow.progress.state == "running"  # it has read the end of the log
+        return count(words, counts.select(["key", "n"]))
+
+    log.create_topic(NewTopic("counts", 1, {"cleanup.policy": "compact"}, schema=COUNTS.schema))
+    with start(str(tmp_path), altering, spark_log.keyed("counts"), bad_records="skip") as flow:
+        write(log, "a b a")
+        flow.process_all_available(WAIT_S)
+        assert flow.progress.bad_records == 0
+    assert "more" in log.table("counts").column_names
+    check(log, "a b a")
+
+
+class Unreadable(StoreWrapper):
+    """Fails at some objects."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.names: set[str] = set()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key in self.names:
+            raise Killed
+        return super().get(key, start, end)
+
+
+# Promise: tasks/flow.md#records-at-which-the-function-fails
+def test_an_error_of_the_state_fails_no_record(tmp_path: Path) -> None:
+    """The flow ends with it, although the records at which the function fails are skipped."""
+    log = made(str(tmp_path), 1)
+    write(log, "a b")
+    with start(str(tmp_path)) as flow:
+        flow.process_all_available(WAIT_S)
+    store = Unreadable(LocalStore(str(tmp_path), "os"))
+    state = log.journal.refresh()
+    store.names = {one.object for one in state.partitions[state.names["counts"], 0].entries}
+    write(log, "a c")
+    flow = running(store, bad_records="skip")
+    flow.start()
+    with pytest.raises(Killed):
+        flow.await_termination(WAIT_S)
+    with start(str(tmp_path)) as flow:
+        flow.process_all_available(WAIT_S)
+    check(log, "a b a c")
 
 
 # Promise: tasks/flow.md#keep-state-by-key

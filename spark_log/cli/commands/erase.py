@@ -196,6 +196,7 @@ def report_text(report: ErasureReport) -> str:
     for title, names in (
         ("dead-letter topics that may have copies", report.dead_letters),
         ("producers that may write the records again", [_writer(report, name) for name in report.writers]),
+        ("flows with state in it, from whose sources the keys have to be erased first", report.flows),
         ("groups that have read the topic", [_reader(report, name) for name in report.readers]),
     ):
         if names:

@@ -113,7 +113,7 @@ def _text(state: State, name: str, tp: TopicPartition, offset: int) -> str:
 
     Any other text is removed, as by Kafka's tool.
     """
-    from spark_log.flows.keyed_state import named_state
+    from spark_log.metadata.groups.named_state import named_state
     from spark_log.metadata.state import GroupState
 
     at = state.groups.get(name, GroupState()).offsets.get((state.names[tp.topic], tp.partition))

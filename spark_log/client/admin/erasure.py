@@ -21,8 +21,10 @@ from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.commands import Report
 from spark_log.metadata.erasures import Root, roots_of
+from spark_log.metadata.groups.named_state import named_state
 from spark_log.metadata.lines import plan_of
 from spark_log.metadata.records import ErasedRecord
+from spark_log.metadata.renewed_ids import later_ids
 from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.metadata.replicas.replicas import is_active
 from spark_log.metadata.state import State
@@ -80,6 +82,8 @@ class ErasureReport:
     """Topics that pylog created for dead letters.  Records with the same keys may be in them."""
     writers: tuple[str, ...]
     """Producers with a name that wrote to the topic, such as mirrors.  If they repeat old records, these return."""
+    flows: tuple[str, ...]
+    """Flows that keep their state in the topic.  They write it again from records of the keys that they still get."""
     readers: tuple[str, ...]
     """Groups with a position in the topic.  They may have copied the records."""
     notes: dict[str, str]
@@ -186,6 +190,7 @@ def _report(
         former_roots=former_roots(state),
         dead_letters=_dead_letters(state, topic),
         writers=_writers(state, topic_id),
+        flows=_flows(state, topic_id),
         readers=_readers(state, topic_id),
         notes=_notes(state, topic_id),
         problems=(*problems, *unreached),
@@ -285,6 +290,14 @@ def _writers(state: State, topic_id: str) -> tuple[str, ...]:
         name
         for name, known in sorted(state.producers.items())
         if not known.plain and known.last_commit is not None and topic_id in known.last_commit.topics
+    )
+
+
+def _flows(state: State, topic_id: str) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, group in sorted(state.groups.items())
+        if any(topic_id in later_ids(named_state(at.metadata)[0], state.version) for at in group.offsets.values())
     )
 
 

@@ -43,7 +43,7 @@ from spark_log.errors import (
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
 from spark_log.metadata.commands import SLICES_INLINE_MAX, Append
-from spark_log.metadata.commits.decide_commits import Committed
+from spark_log.metadata.commits.decide_commits import Committed, ReadBasis
 from spark_log.metadata.formats.slice_index import IndexPart, encode_index
 from spark_log.metadata.groups.group_commands import Committer
 from spark_log.metadata.object_tags import tagged
@@ -107,6 +107,7 @@ class RetryPolicy(NamedTuple):
 
 
 RETRY_POLICY = RetryPolicy()
+NO_BASIS = ReadBasis()
 Propose = Callable[..., Committed]
 """`Journal.propose`, for an upload."""
 
@@ -122,6 +123,7 @@ def commit_uploads(
     *,
     maintenance: bool = True,
     acks: int = ACKS_ALL,
+    basis: ReadBasis = NO_BASIS,
 ) -> Committed:
     """Commit uploads in their order, together with positions of groups.
 
@@ -129,7 +131,9 @@ def commit_uploads(
     by:      by group, the member that commits the positions.
     maintenance:  as for `propose`.
     acks:    with `ACKS_LEADER`, readers may not see the records yet when the call returns.
+    basis:   what the records were computed from.
 
+    Raises ConcurrentChange if the basis has changed.
     Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied; a retry with the same
     identity applies it once.
     Raises NotEnoughReplicas or LeaderNotAvailable if too few replicas answer until the deadline, or for
@@ -166,6 +170,8 @@ def commit_uploads(
         schemas=dict(upload.schemas),
         history=upload.lineage.history,
         first_schemas=dict(upload.first_schemas),
+        erased=dict(basis.erased),
+        spans=basis.spans,
     )
     propose = partial(journal.propose, set_back=upload.lineage.set_back)
     committed = _persist_on_replicas(journal, propose, append, retry, maintenance)
@@ -383,10 +389,11 @@ class PlainProducer:
         retry: RetryPolicy = RETRY_POLICY,
         acks: int = ACKS_ALL,
         by: Sequence[tuple[str, Committer]] = (),
+        basis: ReadBasis = NO_BASIS,
     ) -> Committed:
         """Commit once.  After a failure, the next commit has a new identity.
 
-        by:  as for `commit_uploads`.
+        by, basis:  as for `commit_uploads`.
         """
         with self._lock:
             # After a long upload, the producer's id would be that old, and a rejection would not be certain.
@@ -397,7 +404,16 @@ class PlainProducer:
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
             try:
                 committed = commit_uploads(
-                    self._journal, identity, epoch, uploads, groups, retry, by, maintenance=False, acks=acks
+                    self._journal,
+                    identity,
+                    epoch,
+                    uploads,
+                    groups,
+                    retry,
+                    by,
+                    maintenance=False,
+                    acks=acks,
+                    basis=basis,
                 )
             except BaseException:
                 # It may have been applied, even after an interrupt: the next commit must not pass for its duplicate.

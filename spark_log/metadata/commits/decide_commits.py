@@ -9,6 +9,7 @@ from typing import NamedTuple
 from spark_log.bounds import LONG_MAX
 from spark_log.configs.settings import has_cleanup_policy
 from spark_log.errors import (
+    ConcurrentChange,
     DataLoss,
     InvalidRecord,
     InvalidRequest,
@@ -35,6 +36,7 @@ from spark_log.metadata.commits.pending_commits import (
     waited_for,
 )
 from spark_log.metadata.decision import Decision
+from spark_log.metadata.erasures import erased_at
 from spark_log.metadata.groups.decide_groups import check_generation, check_positions
 from spark_log.metadata.replay import admits, known_objects, replay_records
 from spark_log.metadata.replicas.decide_replicas import check_replicas, without_places
@@ -65,6 +67,35 @@ class Committed(NamedTuple):
     restored_after: int = -1
     """For the first version of an application since the log was restored from a copy: the last one that the copy has.
     Those between may be lost.  -1: nothing is missing."""
+
+
+class ReadBasis(NamedTuple):
+    """The log as the writer of a commit has read it, to compute the records."""
+
+    erased: Mapping[str, int] = MappingProxyType({})
+    """By topic id, the last erasure when records were read, as `erased_at` has it."""
+    spans: tuple[tuple[str, int, int, int], ...] = ()
+    """(topic id, partition, start, end) of partitions that were read as a whole."""
+
+
+def check_basis(state: State, basis: ReadBasis) -> None:
+    """Raises ConcurrentChange if records were erased since, or a partition has other records."""
+    for topic_id, version in basis.erased.items():
+        if erased_at(state, topic_id) != version:
+            raise ConcurrentChange(
+                f"records were erased from topic {_name(state, topic_id)!r} after they were read: nothing was written"
+            )
+    for topic_id, number, *span in basis.spans:
+        part = state.partitions.get((topic_id, number))
+        if part is None or [part.start, part.end] != span:
+            raise ConcurrentChange(
+                f"records of {_name(state, topic_id)}-{number} were written or removed after it was read: nothing was "
+                "written"
+            )
+
+
+def _name(state: State, topic_id: str) -> str:
+    return state.topics[topic_id].name if topic_id in state.topics else topic_id
 
 
 def decide_commit(
