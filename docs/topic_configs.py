@@ -24,7 +24,7 @@ or a value out of range is rejected. A duration or a size may have a unit, as in
 
 Kafka's `gzip` and `snappy` are rejected: Arrow has no such codec, and pylog substitutes no other.
 Level 1 is the default of both codecs: on JSON, Kafka's defaults take 1.6 to 6 times the CPU of a write and
-save nothing beside level 1 of zstd ([the figures](decisions/0019-zstd.md)).
+save nothing compared with level 1 of zstd ([the figures](decisions/0019-zstd.md)).
 
 ### When records expire
 

@@ -158,7 +158,7 @@ def keyed(topic: str, schema: pa.Schema | None = None) -> Keyed:
 
     For each call, the function gets a second table: the state of the keys in its batch, with the columns `key` and
     `value`, or those of the schema.  A key without a state has no row.  It returns a pair: the outputs, and a table of
-    the keys whose state changes, or None.  A row whose columns beside `key` are null deletes the state of its key.
+    the keys whose state changes, or None.  A row whose other columns are null deletes the state of its key.
 
     The state of a key belongs to the partition of the source from which the key's records come, and only keys of the
     batch may be changed.  A batch with several partitions is given to the function one partition at a time.

@@ -368,7 +368,7 @@ class LogRestored(SparkLogError):
 
 class LogMoved(SparkLogError):
     """The log was moved to another URL while this process used it, or is closed for some seconds until it is there.
-    Nothing was applied.  Open the log again: the former URL leads to the new one.  If it has only nodes of a quorum
+    Nothing was applied.  Open the log again: the old URL leads to the new one.  If it has only nodes of a quorum
     that another one has replaced, give the addresses of that."""
 
     def __init__(self, message: str, *, url: str) -> None:

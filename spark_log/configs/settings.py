@@ -140,7 +140,7 @@ segment.index.bytes
 segment.jitter.ms
     Maintenance merges partitions one after another: no peak.
 unclean.leader.election.enable
-    Such an election is made by hand: `pylog elect unclean`.
+    Only `pylog elect unclean` makes such an election.
 compression.gzip.level
     Arrow does not support gzip; use `compression.zstd.level`.
 remote.storage.enable

@@ -389,7 +389,7 @@ class Admin:
 
         broker:   may be broker 0, but only its rack can be changed.
         rack:     the new rack; "": no rack; None: unchanged.
-        drained:  if True, new topics and automatic plans give it no replicas; an assignment by hand still may.  None:
+        drained:  if True, new topics and automatic plans give it no replicas; a manual assignment still may.  None:
                   unchanged.
         Raises BrokerNotAvailable for an unknown broker; InvalidRequest if broker 0 is to be drained.
         """
@@ -434,7 +434,7 @@ class Admin:
         return open_erasures(state, quorum, served=self._journal.metadata_log.is_served)
 
     def fence_broker(self, broker: int, reason: str = "") -> bool:
-        """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced by hand already.
+        """Take a broker out of all ISRs, until it is unfenced.  False if it is already fenced manually.
 
         Raises BrokerNotAvailable.
         """

@@ -74,7 +74,7 @@ class Transaction:
     IllegalGeneration:  a consumer given to `commit_offsets` is no longer a member of its group.
     RebalanceInProgress:  the group of such a consumer is rebalancing.
     GroupInUse:  a group given by name is held by a stream, or shared by consumers.
-    UploadFenced:  the transaction took longer than `gc.fence.age.ms`, or the log was restored from a copy meanwhile.
+    UploadFenced:  the transaction took longer than `gc.fence.age.ms`, or the log has been restored from a copy.
           Nothing was written; retry the transaction.
     NotEnoughReplicas, LeaderNotAvailable:  for two minutes, too few replicas have answered, and the transaction has
           not timed out in the meantime.  Nothing was written.
