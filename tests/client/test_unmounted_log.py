@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark_pylog.log.planned_log import PlannedRoots
+from pyspark_pylog.log.planned_log import PlannedLog, PlannedRoots
+from pyspark_pylog.log.task_metadata import newest_journal
 
 import spark_log
 from spark_log.client.log import Log
@@ -107,6 +108,20 @@ def test_who_only_uploads_does_not_make_the_folder_again(log: Log, tmp_path: Pat
         assert not (tmp_path / "log").exists()
     (tmp_path / "disk").rename(tmp_path / "log")
     tasks.put(second, (b"x",))
+
+
+# Promise: storage-failures.md#when-the-disk-of-a-log-is-not-mounted
+def test_a_task_that_opens_the_log_asks_for_the_mount_on_its_machine(log: Log, tmp_path: Path) -> None:
+    """Its driver has found the log on another one, so the error does not say how to create it."""
+    planned = PlannedLog(log.url, None, PlannedRoots(((0, log.url),), durability="os"), log.journal.cluster_id, 1)
+    (tmp_path / "log").rename(tmp_path / "disk")
+    (tmp_path / "log").mkdir()
+    with pytest.raises(WrongRoot, match=r"has no meta/format on .*is its disk mounted\?"):
+        newest_journal(planned)
+    assert list((tmp_path / "log").iterdir()) == []
+    (tmp_path / "log").rmdir()
+    (tmp_path / "disk").rename(tmp_path / "log")
+    assert newest_journal(planned).state.version == log.journal.state.version
 
 
 # Promise: storage-failures.md#when-the-disk-of-a-log-is-not-mounted

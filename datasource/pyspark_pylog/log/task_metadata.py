@@ -17,8 +17,9 @@ from functools import cache
 from pyspark_pylog.log.open_log import KEPT
 from pyspark_pylog.log.planned_log import PlannedLog
 from spark_log.client.open_journal import find_claim, reopen_journal
-from spark_log.errors import DataLoss
+from spark_log.errors import DataLoss, NoLog
 from spark_log.journal.journal import Journal
+from spark_log.roots.broker_roots import check_is_mounted
 from spark_log.rpc.client import check_cluster
 
 AGREED_MAX = 4
@@ -32,16 +33,11 @@ def newest_journal(log: PlannedLog, *, peek: bool = False) -> Journal:
 
     peek:  bring only `newest` there, in fewer rounds of requests; `state` may be behind.  A task that changes the log
            passes True.
-    Raises InconsistentClusterId if the storage has another log, and DataLoss if it has an older copy of the log.
+    Raises InconsistentClusterId if the storage has another log, DataLoss if it has an older copy of the log, and
+    WrongRoot if this machine does not have the log's folder.
     """
     key = (log.url, log.token, log.roots)
-    journal = KEPT.refreshed(
-        key,
-        lambda: reopen_journal(
-            log.url, log.roots.store(), log.cluster_id, log.token, log.roots.options, served=log.served
-        ),
-        peek=peek,
-    )
+    journal = KEPT.refreshed(key, lambda: _opened(log), peek=peek)
     check_cluster(journal.cluster_id, log.cluster_id, log.roots.store().url)
     if journal.newest.version < log.version:
         raise DataLoss(
@@ -49,6 +45,15 @@ def newest_journal(log: PlannedLog, *, peek: bool = False) -> Journal:
             f"{log.version}: an older copy of the log was restored; load again"
         )
     return journal
+
+
+def _opened(log: PlannedLog) -> Journal:
+    store = log.roots.store()
+    try:
+        return reopen_journal(log.url, store, log.cluster_id, log.token, log.roots.options, served=log.served)
+    except NoLog:
+        check_is_mounted(store)  # the driver has found the log, so it must not be created here
+        raise
 
 
 def journal_since(log: PlannedLog) -> Journal:
