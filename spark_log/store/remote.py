@@ -62,7 +62,13 @@ BACKENDS = {
 }
 
 
-NOT_EXCLUSIVE = ("hdfs", "webhdfs", "dbfs", "http", "https", "ftp", "sftp")
+REFUSED = {
+    **dict.fromkeys(
+        ("webhdfs", "dbfs", "http", "https", "ftp", "sftp"), "storage there cannot create a name exclusively"
+    ),
+    "hdfs": "its clients overwrite names, or hang in forked processes",
+}
+"""Schemes that cannot have a log, and why."""
 
 
 class FsspecStore:
@@ -76,9 +82,7 @@ class FsspecStore:
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
         scheme, _, rest = url.partition(":")
         if scheme not in BACKENDS:
-            known = (
-                "storage there cannot create a name exclusively" if scheme in NOT_EXCLUSIVE else "the scheme is unknown"
-            )
+            known = REFUSED.get(scheme, "the scheme is unknown")
             raise InvalidRequest(
                 f"url: {scheme}:{rest} cannot have a log, because {known}; give a path, or file://, {', '.join(f'{name}://' for name in BACKENDS)}, and pylog:// for a coordinator"
             )

@@ -234,7 +234,7 @@ def test_faults_hit_the_keys_that_they_name() -> None:
             "kafka://host:9092",
             "url: kafka://host:9092 cannot have a log, because the scheme is unknown; give a path, or ",
         ),
-        ("hdfs://host/log", "cannot create a name exclusively"),
+        ("hdfs://host/log", "clients overwrite names, or hang in forked processes; give a path, or "),
         ("http://host/log", "cannot create a name exclusively"),
         ("pylog://host:9550", "coordinator"),
         ("s3://", "names no bucket"),
