@@ -17,7 +17,7 @@ RUN := $(VENV)/installed-run-$(FILES)
 LINKED := $(if $(wildcard build/__editable__*),,links-are-gone)
 PIP_INSTALL = rm -rf $(VENV)/installed-* build && $(BIN)/python -m pip install --disable-pip-version-check --editable
 
-.PHONY: setup quickstart test test-kafka test-s3 test-gcs test-azure test-sparks test-yarn check sim chaos chaos-flow bench bench-kafka bench-clients pictures flames drill release-check docs docs-site promises clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-s3 test-gcs test-azure test-sparks test-standalone test-yarn check sim chaos chaos-flow bench bench-kafka bench-clients pictures flames drill release-check docs docs-site promises clean links-are-gone
 
 setup: $(ALL)
 
@@ -68,6 +68,10 @@ test-azure: setup
 # On the Spark versions that pylog supports, which pip downloads (400 MB each) into ~/.cache/pylog-tests.
 test-sparks: setup
 	$(BIN)/python -m pytest -m sparks tests/spark/test_spark_versions.py
+
+# On a standalone cluster of Spark, whose master and workers are in its package for pip: 13 minutes.
+test-standalone: setup
+	$(BIN)/python -m pytest -m standalone tests/spark/test_spark_standalone.py
 
 # On Hadoop's YARN, whose servers (60 MB) are fetched the first time; pip fetches an environment to ship (100 MB).
 test-yarn: setup
