@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -110,13 +109,10 @@ def flow(
                 as `log.table` returns them.
     state:      `keyed(TOPIC)`: the function also gets the state of the keys in its batch, as a table behind the first
                 one, and returns a pair of outputs and new state.  A flow with state has one source topic.
-    tasks:      with a coordinator, how many tasks this process adds to the flow: those of all processes share the
-                partitions.  Without one, how many tasks the flow has: number 1 of 3 owns the partitions 1, 4, 7 … of
-                each topic.
+    tasks:      with a coordinator, how many tasks this process adds to the flow; without one, how many the flow has:
+                number 1 of 3 owns the partitions 1, 4, 7 … of each topic.
     task_numbers:  without a coordinator, the numbers of the tasks in this process, if others run the rest; None: all.
-                A task that is started again replaces the older one of its number.
-    start:      a position: where the first start of the flow begins in topics that exist.  All others are read from
-                their first record.
+    start:      a position: where the first start begins in topics that exist.  Others are read from their first record.
     bad_records:  what happens to records at which the function fails, or whose outputs cannot be written.  "fail": the
                 flow ends with FunctionFailed.  "topic:NAME": they go there unchanged in the commit of their batch, with
                 the reason in headers.  "skip": they are logged.
@@ -127,30 +123,14 @@ def flow(
     token, storage_options:  as for `connect`.
     Raises InvalidRequest, NoLog; later errors are raised by `await_termination`.
     """
+    given: dict[str, Any] = {name: value for name, value in locals().items() if name != "spark"}
     if spark is None:
-        from spark_log.flows.flow import start_flow as started
-    else:
-        from pyspark_pylog.spark_flow import start_spark_flow
+        from spark_log.flows.flow import start_flow
 
-        started = partial(start_spark_flow, spark)
-    return started(
-        url,
-        name=name,
-        source=source,
-        function=function,
-        target=target,
-        lookup=lookup,
-        state=state,
-        tasks=tasks,
-        task_numbers=task_numbers,
-        start=start,
-        bad_records=bad_records,
-        batch_bytes=batch_bytes,
-        linger_ms=linger_ms,
-        value_format=value_format,
-        token=token,
-        storage_options=storage_options,
-    )
+        return start_flow(**given)
+    from pyspark_pylog.spark_flow import start_spark_flow
+
+    return start_spark_flow(spark, **given)
 
 
 def keyed(topic: str, schema: pa.Schema | None = None) -> Keyed:

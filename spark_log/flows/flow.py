@@ -17,7 +17,7 @@ from spark_log.client.open_journal import open_journal
 from spark_log.errors import InvalidRequest, RequestTimedOut, SparkLogError
 from spark_log.flows.flow_options import FlowOptions, flow_options
 from spark_log.flows.flow_progress import FlowProgress, flow_metrics
-from spark_log.flows.keyed_state import ensure_state
+from spark_log.flows.keyed_state import KeyedState
 from spark_log.flows.source_positions import has_processed, newest_state, set_starts, unprocessed
 from spark_log.flows.task import FlowTask, TaskCounts
 from spark_log.journal.journal import Journal
@@ -85,7 +85,7 @@ class Flow:
     def start(self) -> None:
         """Set where the flow begins, if this is its first start, and start the tasks."""
         if self._options.state is not None:
-            ensure_state(self._journal, self._options.name, self._options.topics[0], self._options.state)
+            KeyedState(self._journal, self.name, self._options.topics[0], self._options.state).begin()
         set_starts(self._journal, self._options)
         for number, task in zip(self._options.numbers, self._tasks, strict=True):
             name = f"pylog-flow-{self._options.name}-{number}"

@@ -15,6 +15,7 @@ from spark_log.groups.member_share import MEMBERS_MAX
 from spark_log.metadata.groups.decide_groups import check_group_name
 from spark_log.metadata.state import State
 from spark_log.positions import Position, parse_position
+from spark_log.schema.names import is_reserved
 from spark_log.text import shown
 
 SESSION_MS = 10_000
@@ -139,6 +140,12 @@ def _state(name: str, given: object, topics: tuple[str, ...]) -> Keyed | None:
     if not isinstance(given, Keyed):
         raise InvalidRequest(f"flow {name!r}: invalid value {shown(given)} for state: expected spark_log.keyed(TOPIC)")
     check_topic_name(given.topic)
+    names = () if given.schema is None else given.schema.names
+    for taken in filter(is_reserved, names):
+        raise InvalidRequest(
+            f"flow {name!r}: state: the schema has a column {taken!r}, which each record has: give only the columns beside "
+            "the key, with other names"
+        )
     if len(topics) != 1:
         raise InvalidRequest(
             f"flow {name!r}: a flow with state has one source, given by its name: it has {len(topics)}"

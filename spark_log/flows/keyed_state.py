@@ -249,6 +249,10 @@ class KeyedState:
         spec = topic_spec(self._journal.require([self._keyed.topic]), self._keyed.topic)
         if (spec.topic_id, 0 if spec.schema is None else spec.schema.version) != (stand.topic_id, stand.schema):
             raise self._changed(partition)
+        if "key" in new.column_names and new.column("key").null_count:
+            raise InvalidRecord(
+                "the function returned state without a key: leave records without a key out, because they have no state"
+            )
         found, count = [], 0
         for records in _records(spec, new, now_ms):
             batch = TopicRows.of(spec, Rows(records, pa.array(np.full(records.num_rows, partition, np.int64))))
@@ -361,10 +365,10 @@ def _records(spec: TopicSpec, new: pa.Table, now_ms: int) -> Iterator[pa.RecordB
 def _without_values(new: pa.Table, spec: TopicSpec) -> Iterator[pa.Table]:
     """The rows with a value, and the others, which a typed topic takes apart."""
     names = [name for name in new.column_names if name not in RECORD_NAMES]
-    if spec.schema is None or "key" not in new.column_names or not names:
+    if spec.schema is None or "key" not in new.column_names or "value" in new.column_names:
         yield new
         return
-    deleted = np.logical_and.reduce([_is_null(new.column(name)) for name in names])
+    deleted = np.logical_and.reduce([np.ones(new.num_rows, bool), *(_is_null(new.column(name)) for name in names)])
     if not deleted.any():
         yield new
         return

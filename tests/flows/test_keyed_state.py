@@ -157,6 +157,10 @@ def test_a_typed_state_is_deleted_by_a_row_of_nulls(url: str) -> None:
             write(log, words)
             flow.process_all_available(WAIT_S)
     assert counts(log) == {"a": 1, "c": 1}
+    with start(url, lambda words, counts: (None, words.select(["key"]))) as flow:
+        write(log, "c")
+        flow.process_all_available(WAIT_S)
+    assert counts(log) == {"a": 1}
 
 
 # Promise: tasks/flow.md#keep-state-by-key
@@ -208,6 +212,7 @@ def test_state_of_other_keys_is_refused(url: str) -> None:
             "state of key b'x', which is not a key of its batch",
         ),
         ((None, pa.concat_tables([one, one])), FunctionFailed, "two rows of state with one key"),
+        ((None, pa.table({"key": pa.nulls(1, pa.string()), "n": [1]})), FunctionFailed, "returned state without a key"),
         (one, InvalidRequest, "with state, expected a pair"),
     ):
         with pytest.raises(error, match=text):
@@ -228,6 +233,7 @@ def test_topics_that_cannot_hold_a_state_are_refused(url: str) -> None:
         (spark_log.keyed("wide"), "has 2 partitions, and topic 'wide' with its state has 3"),
         (spark_log.keyed("bytes", COUNTS.schema), "has no schema"),
         (spark_log.keyed("words"), "is a source, too"),
+        (spark_log.keyed("new", pa.schema([("key", pa.string())])), "the schema has a column 'key', which each record"),
         (spark_log.keyed("out"), "has the state: choose another one"),
         ("counts", r"expected spark_log.keyed\(TOPIC\)"),
     ):

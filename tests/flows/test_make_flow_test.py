@@ -40,3 +40,18 @@ def test_state_is_returned_as_its_topic() -> None:
     rows = {"in": [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]}
     found = make_flow_test(latest, rows, state=spark_log.keyed("last"), batch_bytes=1)
     assert found["last"]["value"].to_pylist()[-1] == b"2"
+
+
+# Promise: test-your-jobs.md#a-flow
+def test_a_flow_may_begin_with_a_state() -> None:
+    """Its rows are given for the topic of the state, and are no source."""
+
+    def added(table: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
+        total = pa.table({"key": ["a"], "n": [table.num_rows + sum(state["n"].to_pylist())]})
+        return total, total
+
+    topics = [NewTopic("out", 1, schema=pa.schema([("n", pa.int64())]))]
+    rows = {"in": [{"key": "a", "value": ""}] * 2, "counts": [{"key": "a", "value": {"n": 5}}]}
+    state = spark_log.keyed("counts", pa.schema([("n", pa.int64())]))
+    found = make_flow_test(added, rows, target="out", state=state, topics=topics)
+    assert found["out"]["n"].to_pylist() == [7] and found["counts"]["n"].to_pylist() == [5, 7]

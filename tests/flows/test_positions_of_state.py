@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.cli.main import pylog
-from spark_log.errors import InvalidRequest, OffsetOutOfRange
+from spark_log.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.recovery.repair import repair
 from spark_log.store.local import LocalStore
 from tests.flows.test_keyed_state import COUNTS, WAIT_S, check, count, counts, made, start, write
@@ -26,7 +26,7 @@ def run(url: str) -> None:
 
 def ended(log: spark_log.Log) -> None:
     """Wait until the group of a flow that was stopped has no members."""
-    eventually(lambda: log.admin.describe_consumer_groups(["count"])["count"].state == "Empty", WAIT_S)
+    eventually(lambda: log.admin.describe_consumer_groups(["count"])["count"].state in ("Empty", "Dead"), WAIT_S)
 
 
 def counted(url: str, words: str, partitions: int = 1) -> spark_log.Log:
@@ -86,6 +86,15 @@ def test_a_flow_with_another_name_does_not_take_over_a_state(url: str) -> None:
     write(log, "a")
     run(url)
     check(log, "a b a a")
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+def test_another_state_topic_is_refused_and_not_created(url: str) -> None:
+    """The positions belong to the first one."""
+    log = counted(url, "a b a")
+    with pytest.raises(UnknownTopicOrPartition, match="'other' was deleted, or the positions belong to another one"):
+        start(url, state=spark_log.keyed("other"))
+    assert "other" not in log.topics()
 
 
 # Promise: tasks/flow.md#keep-state-by-key
