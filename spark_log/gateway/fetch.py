@@ -14,7 +14,7 @@ from spark_log.gateway.error_codes import (
     code_of,
 )
 from spark_log.gateway.followed_state import FollowedState, logger
-from spark_log.gateway.leader_epochs import epoch_error, leader_epoch
+from spark_log.gateway.leader_epochs import fetch_error
 from spark_log.gateway.messages import (
     FetchedFrom,
     FetchedPartition,
@@ -126,7 +126,7 @@ class Fetcher:
         if code != NONE or part is None:
             answer.failed = True
             return FetchedPartition(partition_index=number, error_code=code or UNKNOWN_TOPIC_OR_PARTITION, records=b"")
-        code = epoch_error(asked.current_leader_epoch, leader_epoch(state, topic_id))
+        code = fetch_error(state, (topic_id, number), offset, asked.current_leader_epoch, asked.last_fetched_epoch)
         if code == NONE and not part.start <= offset <= part.end:
             code = OFFSET_OUT_OF_RANGE
         answer.failed = answer.failed or code != NONE

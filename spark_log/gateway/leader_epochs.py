@@ -42,6 +42,19 @@ def epoch_error(asked: int, current: int) -> int:
     return FENCED_LEADER_EPOCH if asked < current else UNKNOWN_LEADER_EPOCH
 
 
+def fetch_error(state: State, key: TopicKey, offset: int, current: int, fetched: int) -> int:
+    """The error code for a client that reads from an offset.
+
+    current:  as for `epoch_error`.
+    fetched:  the epoch of the record before the offset; -1: not known.  If that record is not in the log any more, the
+              client has to look where its epoch ends, also if it does not know the current one.
+    """
+    newest = leader_epoch(state, key[0])
+    if 0 <= fetched < newest and end_of_epoch(state, key, fetched)[1] < offset:
+        return FENCED_LEADER_EPOCH
+    return epoch_error(current, newest)
+
+
 def end_of_epoch(state: State, key: TopicKey, asked: int) -> tuple[int, int]:
     """The last epoch up to the asked one, and where its records end.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 
 import spark_log
 from spark_log import NewTopic
-from tests.gateway.running import Running
+from tests.gateway.running import KeptSocket, Running, kafka_python
 
 
 @pytest.fixture
@@ -38,9 +36,23 @@ def serve(log: spark_log.Log) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Any:
-    """kafka-python leaves sockets to the garbage collector."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
-        gc.collect()
+def sockets() -> Iterator[None]:
+    """Closes the sockets that kafka-python left open, when its clients are closed."""
+    yield
+    for one in KeptSocket.made:
+        one.close()
+    KeptSocket.made.clear()
+
+
+@pytest.fixture
+def python_client() -> Iterator[Callable[..., Any]]:
+    """Makes clients of kafka-python, and closes them: one that is left reconnects in later tests."""
+    made: list[Any] = []
+
+    def make(kind: Callable[..., Any], address: str, *topics: str, **settings: Any) -> Any:
+        made.append(kafka_python(kind, address, *topics, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

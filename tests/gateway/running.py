@@ -6,11 +6,12 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import confluent_kafka
+from kafka.net.inet import KafkaNetSocket
 
 import spark_log
 from spark_log.gateway.api import Api
@@ -122,6 +123,28 @@ def librdkafka(address: str, **settings: Any) -> confluent_kafka.Consumer:
     return confluent_kafka.Consumer(
         {"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False, "log_level": 0, **names}
     )
+
+
+class KeptSocket(KafkaNetSocket):
+    """Keeps the sockets of kafka-python, which leaves some of them to the garbage collector, in a later test."""
+
+    SCHEMES = ("kept",)
+    made: ClassVar[list[socket.socket]] = []
+
+    def socket(self, *args: Any, **settings: Any) -> socket.socket:
+        self.made.append(super().socket(*args, **settings))
+        return self.made[-1]
+
+
+def kafka_python(kind: Callable[..., Any], address: str, *topics: str, **settings: Any) -> Any:
+    """A consumer or producer.
+
+    It asks for metadata often: while an answer is under way that names no topic, kafka-python forgets to ask for the
+    topics that were subscribed meanwhile, and a leader without metadata assigns no partitions.  It also connects again
+    soon, however often that has failed.
+    """
+    often = {"metadata_max_age_ms": 500, "reconnect_backoff_max_ms": 500, "proxy_url": "kept://"}
+    return kind(*topics, bootstrap_servers=address, **{**often, **settings})
 
 
 def consumed(address: str, topic: str, starts: dict[int, int], ends: dict[int, int], **settings: Any) -> list[Any]:

@@ -138,12 +138,13 @@ def row(message: Any) -> tuple[Any, ...]:
 
 
 # Promise: gateway.md#what-is-served
-def test_kafka_python_subscribes_without_a_group(log: spark_log.Log, serve: Serve) -> None:
+def test_kafka_python_subscribes_without_a_group(
+    log: spark_log.Log, serve: Serve, python_client: Callable[..., Any]
+) -> None:
     """All topics, all partitions, and offsets of times."""
     fill(log)
-    consumer = KafkaConsumer(
-        "orders", bootstrap_servers=serve().address, auto_offset_reset="earliest", consumer_timeout_ms=DEADLINE_S * 1000
-    )
+    settings = {"auto_offset_reset": "earliest", "consumer_timeout_ms": DEADLINE_S * 1000}
+    consumer = python_client(KafkaConsumer, serve().address, "orders", **settings)
     found = [next(consumer) for _ in range(ROWS)]
     assert [
         (one.partition, one.offset, one.key, one.value, one.timestamp, list(one.headers))
@@ -154,7 +155,6 @@ def test_kafka_python_subscribes_without_a_group(log: spark_log.Log, serve: Serv
     assert consumer.beginning_offsets([part]) == {part: 0} and consumer.end_offsets([part]) == {part: ROWS // 2}
     at = consumer.offsets_for_times({part: 1_700_000_001_000})[part]
     assert (at.offset, at.timestamp) == (71, 1_700_000_001_001)
-    consumer.close()
 
 
 # Promise: gateway.md#what-is-served

@@ -32,7 +32,7 @@ from spark_log.gateway.messages import (
 )
 from spark_log.recovery.repair import repair
 from spark_log.store.local import LocalStore
-from tests.gateway.running import DEADLINE_S, Running, librdkafka
+from tests.gateway.running import DEADLINE_S, Running, kafka_python, librdkafka
 from tests.restored import copy_of, restored
 
 Serve = Callable[..., Running]
@@ -73,12 +73,9 @@ class KafkaPython:
     """A consumer of the first partition."""
 
     def __init__(self, address: str, reset: str) -> None:
-        self._consumer = KafkaConsumer(
-            bootstrap_servers=address,
-            auto_offset_reset=reset,
-            metadata_max_age_ms=500,
-            consumer_timeout_ms=DEADLINE_S * 1000,
-        )
+        # After an answer without records, kafka-python does not know the epoch of its position: none comes so soon.
+        settings = {"consumer_timeout_ms": DEADLINE_S * 1000, "fetch_max_wait_ms": 20_000}
+        self._consumer = kafka_python(KafkaConsumer, address, auto_offset_reset=reset, **settings)
         self._consumer.assign([KafkaPartition("orders", 0)])
         self._consumer.seek(KafkaPartition("orders", 0), 0)
 
@@ -263,6 +260,20 @@ def test_epochs_end_where_the_log_was_restored(log: spark_log.Log, back: Callabl
         assert asked == [(NONE, old - 1, 0), (NONE, old, 10), (NONE, new, 40), (NONE, new, 40)]
     assert ends(gateway, old, current=old) == [(FENCED_LEADER_EPOCH, -1, -1)]
     assert ends(gateway, old, current=new + 1) == [(UNKNOWN_LEADER_EPOCH, -1, -1)]
+
+
+# Promise: gateway.md#what-is-served
+def test_a_client_whose_last_record_is_lost_gets_no_records(log: spark_log.Log, back: Callable[[str], Running]) -> None:
+    """Although it knows no current epoch: kafka-python forgets it when the topic has another id."""
+    gateway = Running(log)
+    old = epoch_of(gateway)
+    gateway.close()
+    gateway = back(gateway.address)
+    for offset, fetched, code in [(20, old, FENCED_LEADER_EPOCH), (10, old, NONE), (20, epoch_of(gateway), NONE)]:
+        asked = FetchedFrom(partition=0, fetch_offset=offset, last_fetched_epoch=fetched, partition_max_bytes=1000)
+        request = FetchRecordsRequest(max_bytes=1000, topics=[FetchedTopic(topic="orders", partitions=[asked])])
+        (found,) = gateway.ask(FETCH, 12, request).responses[0].partitions
+        assert (found.error_code, bool(found.records)) == (code, code == NONE)
 
 
 # Promise: gateway.md#what-is-served

@@ -142,13 +142,12 @@ def test_a_group_rebalances_without_loss(log: spark_log.Log, serve: Serve, strat
 
 
 # Promise: gateway.md#groups
-def test_kafka_python_and_librdkafka_share(log: spark_log.Log, serve: Serve) -> None:
+def test_kafka_python_and_librdkafka_share(log: spark_log.Log, serve: Serve, python_client: Callable[..., Any]) -> None:
     """Each reads its partitions; positions of both are those of the log."""
     address, found = serve().address, list[int]()
-    settings = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 200, "consumer_timeout_ms": 200}
-    first = KafkaConsumer(
-        "orders", bootstrap_servers=address, group_id=GROUP, auto_offset_reset="earliest", client_id="py", **settings
-    )
+    settings = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 200, "auto_offset_reset": "earliest"}
+    first = python_client(KafkaConsumer, address, "orders", group_id=GROUP, **settings)
+    assert first.partitions_for_topic("orders") == set(range(PARTITIONS))  # a leader assigns those that it knows
     second = member(address, enable_auto_commit=True, partition_assignment_strategy="range")
 
     def of_first() -> list[int]:
@@ -159,6 +158,7 @@ def test_kafka_python_and_librdkafka_share(log: spark_log.Log, serve: Serve) -> 
         assert time.monotonic() < deadline, "it does not come"
         found += of_first() + polled(second)
     first.close()
+    until(lambda: sizes(second) == [PARTITIONS], found, second)
     second.close()
     assert positions(log) == dict.fromkeys(range(PARTITIONS), ROWS // PARTITIONS)
 

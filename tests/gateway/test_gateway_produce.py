@@ -116,11 +116,12 @@ def test_librdkafka_writes_what_the_log_gets(log: spark_log.Log, serve: Serve, c
 
 # Promise: gateway.md#writes
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_kafka_python_writes_in_order(log: spark_log.Log, serve: Serve, acks: int | str) -> None:
+def test_kafka_python_writes_in_order(
+    log: spark_log.Log, serve: Serve, python_client: Callable[..., Any], acks: int | str
+) -> None:
     """It is idempotent by default, where it waits for answers."""
-    producer = KafkaProducer(
-        bootstrap_servers=serve().address, acks=acks, enable_idempotence=acks == "all", compression_type="gzip"
-    )
+    settings = {"acks": acks, "enable_idempotence": acks == "all", "compression_type": "gzip"}
+    producer = python_client(KafkaProducer, serve().address, **settings)
     sent = [producer.send("orders", b"%d" % n, partition=0) for n in range(500)]
     producer.flush(DEADLINE_S)
     if acks != 0:
