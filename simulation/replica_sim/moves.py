@@ -10,9 +10,8 @@ from spark_log.journal.storage.opening import View
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.commands import Report
 from spark_log.metadata.records import Moved, MovedRecord
-from spark_log.metadata.replicas.decide_reassignments import NewReplicas
 from spark_log.metadata.replicas.reassignments import moving, objects_elsewhere
-from spark_log.metadata.replicas.replica_commands import AlterReassignments
+from spark_log.metadata.replicas.replica_commands import AlterReassignments, NewReplicas
 from spark_log.metadata.state import TopicKey
 from spark_log.model import Slice
 

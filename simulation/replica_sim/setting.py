@@ -23,8 +23,7 @@ from spark_log.journal.maintenance_limits import LIMITS
 from spark_log.journal.storage import commit_protocol, opening
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.decision import Decision
-from spark_log.metadata.replicas import decide_copy_retention as copy_retention
-from spark_log.metadata.replicas import decide_replicas, replay_replicas
+from spark_log.metadata.replicas import decide_replicas, replay_replicas, replica_commands
 from spark_log.metadata.replicas.reassignments import moving, objects_elsewhere
 from spark_log.metadata.replicas.replica_commands import RegisterBroker
 from spark_log.metadata.replicas.replica_state import OWN_BROKER
@@ -162,7 +161,7 @@ class ReplicaSimulation(Simulation):
             *self.memoized.patches(),
             Patch(replay_replicas, "MISSES_KEPT_MS", 5000),
             Patch(decide_replicas, "WAITED_FOR_MS", self.waited_ms),
-            Patch(copy_retention, "KEEP_MS_MIN", 1),
+            Patch(replica_commands, "KEEP_MS_MIN", 1),
         )
 
     # ------------------------------------------------------------------------------------------------------------ the end

@@ -15,7 +15,7 @@ from msgspec.structs import replace as with_values
 from typing_extensions import Self
 
 from spark_log.bounds import AnyLong, Document, Int, Long, LongOrNone, Text
-from spark_log.errors import ConcurrentChange, InvalidRequest, UnknownTopicOrPartition
+from spark_log.errors import ClockSkewed, ConcurrentChange, InvalidRequest, InvalidTxnState, UnknownTopicOrPartition
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, HeldPosition, PlannedCommand, topic_names
 from spark_log.metadata.commits import decide_commits as commits
@@ -23,6 +23,7 @@ from spark_log.metadata.commits import decide_transactional_ids as transactional
 from spark_log.metadata.commits.pending_commits import LackingObject
 from spark_log.metadata.decision import Decision, decide_if_changed
 from spark_log.metadata.erasures import name_of_own
+from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.groups.group_commands import (
     CommitOffsets,
     Committer,
@@ -53,6 +54,7 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.topics import decide_topics as topics
 from spark_log.metadata.topics.decide_schemas import decide_set_schema, first_schema_records
 from spark_log.metadata.topics.schemas import schema_of
+from spark_log.positions import format_timestamp_ms
 
 TRANSACTIONAL = "txn:"
 """Prefix of the producer of a transactional id in the state."""
@@ -311,7 +313,7 @@ class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
 
 
 class AbortTransaction(PlannedCommand, frozen=True, kw_only=True, tag="abort_transaction"):
-    """Abort a transaction, so that it cannot commit."""
+    """Abort a transaction, so that it cannot commit.  The reply is the current epoch."""
 
     role = "write"
     producer: Text
@@ -320,7 +322,16 @@ class AbortTransaction(PlannedCommand, frozen=True, kw_only=True, tag="abort_tra
 
     def decide(self, state: State, now_ms: int) -> Decision[int]:
         _check_transactional(self.producer)
-        return transactional_ids.decide_abort(state, self.producer, self.epoch)
+        known, name = state.producers.get(self.producer), self.producer.partition(":")[2]
+        if known is None:
+            raise InvalidRequest(f"transactional id {name!r} is unknown: `pylog transaction list` lists the known ones")
+        if known.aborted or (self.epoch is not None and self.epoch != known.epoch):
+            return Decision((), known.epoch)
+        if known.last_commit is not None:
+            raise InvalidTxnState(
+                f"transaction {name!r} has committed with epoch {known.epoch}: no transaction of this id is open"
+            )
+        return Decision((r.InitProducerRecord(producer=self.producer, aborted=True),), known.epoch + 1)
 
     def producers(self) -> Sequence[str]:
         return (self.producer,)
@@ -367,23 +378,44 @@ class BeginHistory(Command, frozen=True, kw_only=True, tag="begin_history"):
 
 
 class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
-    """Set the log's time back to the present."""
+    """Set the log's time back to the present.  The reply is by how many ms it was ahead, 0 if it was not.
+
+    A slow clock cannot be distinguished from a right one after a long time of writes by a fast one.
+    """
 
     force: bool = False
     """Even if commits at several times are later than the present."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return maintenance.decide_reset_clock(state, now_ms, force=self.force)
+        ahead = state.time - now_ms
+        later = [(version, time) for version, time in state.times if time > now_ms]
+        if len(later) > 1 and not self.force:
+            (first, since), (last, until) = later[0], later[-1]
+            raise ClockSkewed(
+                f"the writer's clock, {format_timestamp_ms(now_ms)}, is earlier than the commits from version {first} "
+                f"({format_timestamp_ms(since)}) to {last} ({format_timestamp_ms(until)}): if that clock is behind, set "
+                "it (NTP); if it is right, and another one was ahead for that long, reset with --force (force=True)"
+            )
+        return Decision((r.ResetClockRecord(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
 
 
 class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
-    """Raise a feature of the log to a level."""
+    """Raise a feature of the log to a level.  The reply is the level before."""
 
     name: Text
     level: AnyLong
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return maintenance.decide_update_feature(state, self.name, self.level)
+        name, levels = self.name, state.levels
+        if name not in levels:
+            raise InvalidRequest(f"feature {name!r} is unknown: expected one of {', '.join(levels)}")
+        if not levels[name] <= self.level <= SUPPORTED[name]:
+            raise InvalidRequest(
+                f"feature {name}: invalid level {self.level}: expected {levels[name]}, the level of the log, to "
+                f"{SUPPORTED[name]}, the highest that this pylog supports; a level is never lowered"
+            )
+        record = r.FeatureLevelRecord(name=name, level=self.level)
+        return Decision((record,) if self.level > levels[name] else (), levels[name])
 
 
 class Expire(Command, frozen=True, kw_only=True, tag="expire"):
@@ -441,12 +473,16 @@ class AddFormerRoot(Command, frozen=True, kw_only=True, tag="add_former_root"):
 
 
 class MarkCleaned(PlannedCommand, frozen=True, kw_only=True, tag="mark_cleaned"):
-    """Record the ends of compaction passes whose swaps have all been written."""
+    """Record the ends of compaction passes whose swaps have all been written.
+
+    The reply is False, and nothing is written, if no cleaner point would move.
+    """
 
     partitions: tuple[r.Cleaned, ...]
 
     def decide(self, state: State, now_ms: int) -> Decision[bool]:
-        return maintenance.decide_cleaned(state, self.partitions)
+        moved = [one for one in self.partitions if decide_if_changed(state, r.CleanedRecord(partitions=(one,))).reply]
+        return Decision((r.CleanedRecord(partitions=tuple(moved)),), True) if moved else Decision((), False)
 
 
 # -------------------------------------------------------------------------------------------------------------- several

@@ -23,10 +23,9 @@ from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, De
 from spark_log.metadata.lines import check_plan, plan_of
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.replay import replay_records
-from spark_log.metadata.replicas.decide_reassignments import NewReplicas
 from spark_log.metadata.replicas.decide_replicas import check_replica_list
 from spark_log.metadata.replicas.placement import Replicas
-from spark_log.metadata.replicas.replica_commands import AlterReassignments
+from spark_log.metadata.replicas.replica_commands import AlterReassignments, NewReplicas
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import GroupState, State

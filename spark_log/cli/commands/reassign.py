@@ -128,8 +128,8 @@ def execute(session: CommandSession, file: str, additional: bool, throttle: int 
       pylog reassign execute move.json --throttle 50MB > before.json
       pylog reassign verify move.json
     """
-    from spark_log.metadata.replicas.decide_reassignments import check_not_moving
     from spark_log.metadata.replicas.reassignments import moving
+    from spark_log.metadata.replicas.replica_commands import check_not_moving
 
     log = session.connect()
     wanted = read_reassignment(file)

@@ -304,7 +304,7 @@ def alter(
 
 def _check_not_moving(log: Log, name: str) -> None:
     """Before anything is changed; the change of the factor checks it, too."""
-    from spark_log.metadata.replicas.decide_reassignments import check_not_moving
+    from spark_log.metadata.replicas.replica_commands import check_not_moving
 
     state = log.journal.refresh()
     check_not_moving(state, [key for key in state.reassignments if key[0] == state.names.get(name)])

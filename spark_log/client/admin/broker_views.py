@@ -12,9 +12,8 @@ from spark_log.client.representations import described
 from spark_log.client.validate import partition_keys
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.replicas.decide_reassignments import NewReplicas
 from spark_log.metadata.replicas.reassignments import PartitionReassignment, moving, reassignment_of
-from spark_log.metadata.replicas.replica_commands import AlterReassignments, ElectLeader
+from spark_log.metadata.replicas.replica_commands import AlterReassignments, ElectLeader, NewReplicas
 from spark_log.metadata.replicas.replica_state import NO_LEADER, OWN_BROKER, Broker
 from spark_log.metadata.replicas.replicas import (
     Deficit,

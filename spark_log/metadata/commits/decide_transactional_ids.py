@@ -6,8 +6,6 @@ from spark_log.configs.settings import (
     cluster_config,
 )
 from spark_log.errors import (
-    InvalidRequest,
-    InvalidTxnState,
     InvalidTxnTimeout,
     ProducerFenced,
 )
@@ -36,24 +34,6 @@ def decide_init_producer(state: State, producer: str, timeout_ms: int = 0) -> De
     known = state.producers.get(producer)
     record = r.InitProducerRecord(producer=producer, timeout_ms=timeout_ms)
     return Decision((record,), 0 if known is None else known.epoch + 1)
-
-
-def decide_abort(state: State, producer: str, epoch: int | None) -> Decision[int]:
-    """Abort the transaction of an id, so that it cannot commit.  The reply is the current epoch.
-
-    epoch:  epoch of the transaction; None: the open one.
-    Raises InvalidTxnState if it has committed, InvalidRequest for an unknown id.
-    """
-    known, name = state.producers.get(producer), producer.partition(":")[2]
-    if known is None:
-        raise InvalidRequest(f"transactional id {name!r} is unknown: `pylog transaction list` lists the known ones")
-    if known.aborted or (epoch is not None and epoch != known.epoch):
-        return Decision((), known.epoch)
-    if known.last_commit is not None:
-        raise InvalidTxnState(
-            f"transaction {name!r} has committed with epoch {known.epoch}: no transaction of this id is open"
-        )
-    return Decision((r.InitProducerRecord(producer=producer, aborted=True),), known.epoch + 1)
 
 
 def epoch_of_holder(state: State, producer: str, holder: str) -> int:

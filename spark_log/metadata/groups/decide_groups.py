@@ -160,19 +160,6 @@ def decide_join_group(
     return Decision((join,), next_generation(state, group))
 
 
-def decide_leave_group(state: State, group: str, member: str) -> Decision[int]:
-    """Release what a member of the group owns."""
-    share = next((one.share for one in state.groups[group].shares if one.member == member), None)
-    return decide_join_group(state, group, "", share=share)
-
-
-def decide_renew_session(state: State, group: str, generation: int) -> Decision[None]:
-    """Extend the session of a group's owner."""
-    sign = r.GroupCommit(group, generation, ())
-    check_generation(state, sign)
-    return Decision((r.CommitOffsetsRecord(commits=(sign,)),), None)
-
-
 def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[None]:
     """Journal a generation from the group protocol."""
     check_new_group(state, group)

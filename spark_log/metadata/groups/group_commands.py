@@ -166,17 +166,23 @@ class LeaveGroup(GroupCommand, frozen=True, kw_only=True, tag="leave_group"):
     member: Text
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        if not self.member or state.groups.get(self.group, GroupState()).generation_of(self.member) is None:
+        known = state.groups.get(self.group, GroupState())
+        if not self.member or known.generation_of(self.member) is None:
             return Decision((), UNFENCED)
-        return groups.decide_leave_group(state, self.group, self.member)
+        share = next((one.share for one in known.shares if one.member == self.member), None)
+        return groups.decide_join_group(state, self.group, "", share=share)
 
 
 class RenewSession(GroupCommand, frozen=True, kw_only=True, tag="sign_of_life"):
+    """Extend the session of a group's owner."""
+
     role = "read"
     generation: IntOrLess
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
-        return groups.decide_renew_session(state, self.group, self.generation)
+        sign = r.GroupCommit(self.group, self.generation, ())
+        groups.check_generation(state, sign)
+        return Decision((r.CommitOffsetsRecord(commits=(sign,)),), None)
 
 
 class RemoveMember(GroupCommand, frozen=True, kw_only=True, tag="remove_member"):

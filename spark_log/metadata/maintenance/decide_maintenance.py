@@ -1,4 +1,4 @@
-"""Decisions: maintenance: the fence, the log's time, feature levels, expired producers and positions, swaps, lists."""
+"""Decisions: maintenance: the fence, expired producers and positions, swaps."""
 
 from __future__ import annotations
 
@@ -10,19 +10,14 @@ from immutables import Map
 from spark_log.configs.settings import (
     cluster_config,
 )
-from spark_log.errors import (
-    ClockSkewed,
-    InvalidRequest,
-)
 from spark_log.metadata import records as r
 from spark_log.metadata.decision import Decision
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.groups.shared_groups import expired_positions, members_in_force
-from spark_log.metadata.replay import known_objects, replay_records
+from spark_log.metadata.replay import known_objects
 from spark_log.metadata.replicas.decide_replicas import gives_up_indexes, has_copies, without_places
 from spark_log.metadata.replicas.replicas import are_gone
 from spark_log.metadata.state import GroupState, State, TopicKey
-from spark_log.positions import format_timestamp_ms
 
 Value = TypeVar("Value")
 STREAM_RETENTION = "streaming.identity.retention.ms"
@@ -45,42 +40,11 @@ def decide_fence(state: State, now_ms: int, copied: int | None = None) -> Decisi
     return Decision((r.FenceRecord(upto=upto),), upto)
 
 
-def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Decision[int]:
-    """Set the log's time back to the present; the reply is by how many ms it was ahead, 0 if it was not.
-
-    Raises ClockSkewed if commits at several times are later than this clock, unless `force`.  A slow clock cannot be
-    distinguished from a right one after a long time of writes by a fast one.
-    """
-    ahead = state.time - now_ms
-    later = [(version, time) for version, time in state.times if time > now_ms]
-    if len(later) > 1 and not force:
-        (first, since), (last, until) = later[0], later[-1]
-        raise ClockSkewed(
-            f"the writer's clock, {format_timestamp_ms(now_ms)}, is earlier than the commits from version {first} "
-            f"({format_timestamp_ms(since)}) to {last} ({format_timestamp_ms(until)}): if that clock is behind, set "
-            "it (NTP); if it is right, and another one was ahead for that long, reset with --force (force=True)"
-        )
-    return Decision((r.ResetClockRecord(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
-
-
 def bootstrap_records(state: State) -> tuple[r.AnyRecord, ...]:
     """The first records of a new log: it begins at the highest levels.  Other logs get none."""
     if state.version:
         return ()
     return tuple(r.FeatureLevelRecord(name=name, level=level) for name, level in SUPPORTED.items() if level > 1)
-
-
-def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
-    """Raise a feature to a level; the reply is the level before.  Raises InvalidRequest."""
-    levels = state.levels
-    if name not in levels:
-        raise InvalidRequest(f"feature {name!r} is unknown: expected one of {', '.join(levels)}")
-    if not levels[name] <= level <= SUPPORTED[name]:
-        raise InvalidRequest(
-            f"feature {name}: invalid level {level}: expected {levels[name]}, the level of the log, to "
-            f"{SUPPORTED[name]}, the highest that this pylog supports; a level is never lowered"
-        )
-    return Decision((r.FeatureLevelRecord(name=name, level=level),) if level > levels[name] else (), levels[name])
 
 
 def decide_expire(
@@ -150,15 +114,3 @@ def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
 def _may_give_up(state: State, swap: r.SwapRecord) -> bool:
     """Whether no broker is known to have the records; or their slice indexes go, as a whole."""
     return gives_up_indexes(state, swap) or are_gone(state, swap.removed)
-
-
-def decide_cleaned(state: State, partitions: Iterable[r.Cleaned]) -> Decision[bool]:
-    """Move cleaner points.  The reply is False, and nothing is written, if none would move."""
-    record = r.CleanedRecord(
-        partitions=tuple(one for one in partitions if replay_records(state, [_cleaned(one)]) is not state)
-    )
-    return Decision((record,), True) if record.partitions else Decision((), False)
-
-
-def _cleaned(one: r.Cleaned) -> r.CleanedRecord:
-    return r.CleanedRecord(partitions=(one,))

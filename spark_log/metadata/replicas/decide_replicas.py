@@ -11,7 +11,6 @@ from msgspec import structs
 from spark_log import text
 from spark_log.configs.settings import cluster_config
 from spark_log.errors import (
-    BrokerNotAvailable,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
     InvalidRequest,
@@ -19,15 +18,12 @@ from spark_log.errors import (
     NotEnoughReplicas,
 )
 from spark_log.metadata import records as r
-from spark_log.metadata.decision import Decision, decide_if_changed
-from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replicas.copy_retention import keeps_newest
-from spark_log.metadata.replicas.decide_copy_retention import check_keep
 from spark_log.metadata.replicas.placement import place, synchronous_brokers, topic_shift, usable_brokers
 from spark_log.metadata.replicas.reassignments import is_moving, may_be_in
 from spark_log.metadata.replicas.replay_reassignments import places_of_slices
 from spark_log.metadata.replicas.replay_replicas import counted, held_by_all, lacking_isr
-from spark_log.metadata.replicas.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP, FenceCause
+from spark_log.metadata.replicas.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas.replicas import (
     Targets,
     can_lead,
@@ -37,7 +33,6 @@ from spark_log.metadata.replicas.replicas import (
     group_number,
     is_active,
     is_async,
-    last_copies,
     min_insync,
     targets_of,
 )
@@ -46,7 +41,6 @@ from spark_log.model import ACKS_ALL, Placed
 
 AnyPlaced = TypeVar("AnyPlaced", r.CommitRecord, r.SwapRecord)
 
-BROKERS_MAX = 1000
 WAITED_FOR_MS = 3_600_000
 """A swap does not wait for a replica that has been fenced for this long."""
 
@@ -89,7 +83,7 @@ def check_can_lead(state: State, name: str, replicas: Sequence[int]) -> None:
     """Raises InvalidReplicaAssignment if a partition with these replicas would have no leader."""
     if not any(can_lead(state, broker) for broker in replicas):
         raise InvalidReplicaAssignment(
-            f"topic {name!r}: none of the brokers {_ids(replicas)} of a partition is active and synchronous"
+            f"topic {name!r}: none of the brokers {ids_text(replicas)} of a partition is active and synchronous"
         )
 
 
@@ -110,8 +104,8 @@ def check_factor(state: State, name: str, factor: int) -> None:
         drained = [one.broker for one in synchronous_brokers(state) if one.broker not in ring]
         raise InvalidReplicationFactor(
             f"topic {name!r}: replication factor {factor}, and {text.counted(len(ring), 'broker')} can hold replicas "
-            f"({_ids(ring)}): add brokers with `pylog broker add`, or choose at most {len(ring)}"
-            + (f"; drained: {_ids(drained)} (`pylog broker alter ID --not-drained`)" if drained else "")
+            f"({ids_text(ring)}): add brokers with `pylog broker add`, or choose at most {len(ring)}"
+            + (f"; drained: {ids_text(drained)} (`pylog broker alter ID --not-drained`)" if drained else "")
         )
 
 
@@ -206,12 +200,12 @@ def _check_numbers(state: State, record: r.CommitRecord | r.SwapRecord, where: S
             "expected the same number"
         )
     if unknown := {one for one in where if one != OWN_GROUP and one not in state.placement_groups}:
-        raise InvalidRequest(f"placement groups {_ids(unknown)} do not exist (any more): upload the data again")
+        raise InvalidRequest(f"placement groups {ids_text(unknown)} do not exist (any more): upload the data again")
 
 
 def _misplaced(what: str, groups: set[int]) -> InvalidRequest:
     return InvalidRequest(
-        f"the objects of {what} are not where the replicas of its partitions are (placement groups {_ids(groups)}): "
+        f"the objects of {what} are not where the replicas of its partitions are (placement groups {ids_text(groups)}): "
         "upload the data again"
     )
 
@@ -236,7 +230,7 @@ def _check_group(state: State, commit: r.CommitRecord, number: int, held: frozen
     group = group_at(state, number)
     if group.leader == NO_LEADER:
         raise LeaderNotAvailable(
-            f"no in-sync replica of brokers {_ids(group.replicas)} is active ({_whys(state, group.replicas)}): bring one "
+            f"no in-sync replica of brokers {ids_text(group.replicas)} is active ({fenced_text(state, group.replicas)}): bring one "
             "back, or choose another leader by `pylog elect unclean`, which may lose records",
             placement_group=number,
         )
@@ -250,8 +244,8 @@ def _check_group(state: State, commit: r.CommitRecord, number: int, held: frozen
     }
     lacking = {name: brokers for name, brokers in absent.items() if brokers}
     raise NotEnoughReplicas(
-        f"{len(have)} of the in-sync replicas {_ids(group.isr)} have the records, and min.insync.replicas is {least} "
-        f"(replicas: {_ids(group.replicas)}; {_whys(state, group.replicas)})",
+        f"{len(have)} of the in-sync replicas {ids_text(group.isr)} have the records, and min.insync.replicas is {least} "
+        f"(replicas: {ids_text(group.replicas)}; {fenced_text(state, group.replicas)})",
         lacking=lacking,
         placement_group=number,
     )
@@ -396,176 +390,11 @@ def _is_waited_for(state: State, broker: int) -> bool:
     return not known.is_async and not (known.fenced and state.time - known.since > WAITED_FOR_MS)
 
 
-# ---------------------------------------------------------------------------------------------------------------- brokers
-
-
-def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: bool, lose_data: bool) -> Decision[None]:
-    """Register a broker, or give one another directory.  A retry with the same directory changes nothing.
-
-    Raises InvalidRequest for an invalid id, a root that another broker has, or a directory with last copies.
-    """
-    known = state.brokers.get(record.broker)
-    if known is not None and known.directory == record.directory:
-        return Decision((), None)
-    if record.broker == OWN_BROKER or not 0 < record.broker < BROKERS_MAX:
-        raise InvalidRequest(
-            f"broker {record.broker}: expected an id from 1 to {BROKERS_MAX - 1}; 0 is the log's own root"
-        )
-    if (known is not None) != replaces:
-        raise (
-            BrokerNotAvailable(f"broker {record.broker} is not registered: `pylog broker add` registers it")
-            if replaces
-            else InvalidRequest(
-                f"broker {record.broker} is registered already, with {known.url if known else ''}: choose another id, or "
-                f"`pylog broker replace {record.broker}` if its disk was replaced"
-            )
-        )
-    twin = next((i for i, one in state.brokers.items() if one.url == record.url and i != record.broker), None)
-    if twin is not None:
-        raise InvalidRequest(f"{record.url} is the root of broker {twin}: each broker has a root to itself")
-    if known is not None and record.directory in dict(known.former):
-        raise InvalidRequest(
-            f"{record.url}: broker {record.broker} had this directory before, {record.directory}, and what is left in it "
-            "is deleted: delete meta/broker.json there, so that it gets another one"
-        )
-    check_keep(record.broker, record.keep_ms, is_async=record.is_async)
-    lost = last_copies(state, record.broker)
-    if lost.objects and not lose_data:
-        raise InvalidRequest(
-            f"broker {record.broker} has the last copies of {text.counted(lost.objects, 'object')}"
-            f"{_beside_fenced(state, record.broker)}: bring its old directory back, or lose them by --lose-data "
-            "(lose_data=True)"
-        )
-    return Decision((record,), None)
-
-
-def _beside_fenced(state: State, broker: int) -> str:
-    """Which fenced brokers may also have objects of which an active broker has the last copies."""
-    fenced = {
-        one
-        for copies in state.copies.values()
-        if is_active(state, broker) and broker in copies.brokers and len(copies.brokers) > 1
-        for one in copies.brokers
-        if not is_active(state, one)
-    }
-    return f", beside those of brokers that are fenced ({_ids(fenced)})" if fenced else ""
-
-
-def decide_alter(state: State, record: r.AlterBrokerRecord) -> Decision[bool]:
-    """Change the rack of a broker, or whether it gets replicas automatically.
-
-    The reply is False if nothing changes.
-    """
-    if record.broker != OWN_BROKER or record.drained:
-        _registered(state, record.broker)
-    return decide_if_changed(state, record)
-
-
-def decide_fence_broker(state: State, broker: int, epoch: int | None, reason: str, cause: FenceCause) -> Decision[bool]:
-    """Fence a broker.  The reply is False if it was fenced already, or has another epoch."""
-    known = _registered(state, broker)
-    if epoch not in (None, known):
-        return Decision((), False)
-    return decide_if_changed(state, r.FenceBrokerRecord(broker=broker, epoch=known, reason=reason, cause=cause))
-
-
-def decide_return(state: State, broker: int, epoch: int, missing: Sequence[str]) -> Decision[bool]:
-    """Take a fenced broker back, without the objects that it lacks."""
-    _registered(state, broker)
-    record = r.ReturnBrokerRecord(broker=broker, epoch=epoch, missing=tuple(missing))
-    return decide_if_changed(state, record)
-
-
-def decide_remove(state: State, broker: int, *, force: bool = False) -> Decision[None]:
-    """Remove a broker.
-
-    force:  even if uploads for it may be committed, which began before its partitions were moved.
-    Raises InvalidRequest if it has replicas.
-    """
-    _registered(state, broker)
-    _check_moved_off(state, broker, force=force)
-    changed = decide_if_changed(state, record := r.RemoveBrokerRecord(broker=broker))
-    if not changed.records:
-        named = sorted(
-            topic.name
-            for topic_id, numbers in state.assignments.items()
-            if (topic := state.topics.get(topic_id)) is not None
-            and any(broker in group_at(state, number).replicas for number in set(numbers))
-        )
-        raise InvalidRequest(
-            f"broker {broker} has replicas of {text.counted(len(named), 'topic')} ({', '.join(named[:3])}): move them to "
-            f"other brokers with `pylog broker drain {broker}`, or delete the topics, and wait until maintenance has removed "
-            "the records of deleted ones"
-        )
-    return Decision((record,), None)
-
-
-def _check_moved_off(state: State, broker: int, *, force: bool) -> None:
-    """Raises InvalidRequest if partitions are being moved off the broker, or were so a short time ago."""
-    groups = {number for number, group in state.placement_groups.items() if broker in group.replicas}
-    moving = {key[0] for key, row in state.reassignments.items() if not groups.isdisjoint((row.origin, *row.left))}
-    if moving:
-        named = ", ".join(sorted(state.topics[topic_id].name for topic_id in moving)[:3])
-        raise InvalidRequest(
-            f"partitions of {text.counted(len(moving), 'topic')} ({named}) are still being moved off broker {broker}, or "
-            "may return to it: wait until `pylog maintain`, `pylog replicate` or a coordinator has moved the records"
-        )
-    if not force and any(not groups.isdisjoint(row.former) for row in state.reassignments.values()):
-        raise InvalidRequest(
-            f"partitions were moved off broker {broker}, and writes that began before may still put records there: wait "
-            "until the fence has passed (`gc.fence.age.ms`), or remove the broker with "
-            f"`pylog broker remove {broker} --force`; such writes then fail, and have to be run again"
-        )
-
-
-def decide_elect(state: State, number: int, leader: int, *, unclean: bool) -> Decision[bool]:
-    """Make a replica the leader of a group.  Raises InvalidRequest if it may not lead."""
-    group = state.placement_groups.get(number)
-    if group is None or leader not in group.replicas:
-        raise InvalidRequest(f"broker {leader} is not a replica of placement group {number}")
-    if not can_lead(state, leader):
-        raise LeaderNotAvailable(f"broker {leader} cannot lead: {_whys(state, [leader])}")
-    if leader not in group.isr and not unclean:
-        raise InvalidRequest(
-            f"broker {leader} is not in sync ({_ids(group.isr)}): wait until it is, or elect it by `pylog elect "
-            "unclean`, which may lose records"
-        )
-    if leader not in group.isr and group.leader != NO_LEADER:
-        raise InvalidRequest(
-            f"placement group {number} has a leader, broker {group.leader}: an unclean election is for a group without one"
-        )
-    return decide_if_changed(state, r.ElectLeaderRecord(group=number, leader=leader))
-
-
-def decide_pending_copies(state: State, copies: Sequence[r.Copy], late: Sequence[tuple[str, int]]) -> Decision[bool]:
-    """Write copies of objects of pending commits, and which in-sync replicas did not get theirs in time."""
-    pending = {name for one in state.pending for name in one.objects}
-    some = tuple(copy for copy in copies if copy.object in pending)
-    records = (r.HeldRecord(copies=some), r.LagRecord(lacking=tuple(late)))
-    written: list[r.AnyRecord] = []
-    for record in records:
-        after = replay_records(state, [record])
-        if after is not state:
-            written.append(record)
-        state = after
-    return Decision(tuple(written), bool(written))
-
-
-def _registered(state: State, broker: int) -> int:
-    """The epoch of a registered broker.  Raises BrokerNotAvailable; InvalidRequest for broker 0."""
-    known = state.brokers.get(broker)
-    if broker == OWN_BROKER:
-        raise InvalidRequest("broker 0 is the log's own root, which has the metadata: it is never fenced or removed")
-    if known is None:
-        raise BrokerNotAvailable(f"broker {broker} is not registered: `pylog broker list` shows those that are")
-    return known.epoch
-
-
-def _ids(brokers: Sequence[int] | set[int] | Mapping[int, object]) -> str:
+def ids_text(brokers: Sequence[int] | set[int] | Mapping[int, object]) -> str:
     return ", ".join(map(str, brokers if isinstance(brokers, Sequence) else sorted(brokers))) or "(none)"
 
 
-def _whys(state: State, brokers: Sequence[int]) -> str:
+def fenced_text(state: State, brokers: Sequence[int]) -> str:
     """The brokers that are not active, with the reasons."""
     fenced = [(one, known) for one in brokers if (known := state.brokers.get(one)) is not None and known.fenced]
     return "; ".join(f"broker {one} is fenced: {known.reason}" for one, known in fenced) or "all are active"

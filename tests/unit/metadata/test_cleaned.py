@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_log.metadata.commands import AnyCommand, MarkCleaned
+from spark_log.metadata.commands import AnyCommand, MarkCleaned, ResetClock
 from spark_log.metadata.maintenance.accepted_loss import renew
 from spark_log.metadata.maintenance.cleaner_point import HORIZON_PARTS, moved_point, tombstones_from
-from spark_log.metadata.maintenance.decide_maintenance import decide_reset_clock
 from spark_log.metadata.records import Cleaned, CleanedRecord
 from spark_log.metadata.state import CleanedPart
 from spark_log.metadata.topics.decide_topics import decide_delete_topic, decide_trim
@@ -114,7 +113,7 @@ def test_tombstones_are_kept_as_long_after_the_clock_was_set_back(log: History) 
     now, log.now = log.now, log.now + 365 * DAY
     mark(log, Cleaned(topic, 0, 10))
     log.now = now
-    log.do(lambda state, now: decide_reset_clock(state, now, force=True))
+    log.do(ResetClock(force=True))
     assert log.state.cleaned[topic, 0].horizons == ((10, log.state.time),)
 
 

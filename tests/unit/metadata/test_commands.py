@@ -25,7 +25,7 @@ from spark_log.metadata.records import (
     WipedRecord,
 )
 from spark_log.metadata.replay import next_version, replay_records
-from spark_log.metadata.replicas.decide_reassignments import NewReplicas
+from spark_log.metadata.replicas.replica_commands import NewReplicas
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
 

@@ -24,9 +24,9 @@ from spark_log.metadata.groups.decide_groups import (
     decide_commit_offsets,
     decide_delete_offsets,
     decide_join_group,
-    decide_renew_session,
     decide_set_generation,
 )
+from spark_log.metadata.groups.group_commands import RenewSession
 from spark_log.metadata.maintenance.decide_maintenance import decide_expire
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
@@ -79,11 +79,11 @@ def test_a_member_that_is_alive_keeps_its_group(log: History) -> None:
         with pytest.raises(GroupInUse, match=r"held by query a since 1970-01-01T00:00:01.*free in 1 s") as caught:
             hold(log, "m2", "b")
         assert caught.value.owner == "query a"
-        log.do(lambda state, now: decide_renew_session(state, "g", first))
+        log.do(RenewSession(group="g", generation=first))
     log.now += 101
     assert hold(log, "m2", "b") > first
     with pytest.raises(IllegalGeneration):
-        log.do(lambda state, now: decide_renew_session(state, "g", first))
+        log.do(RenewSession(group="g", generation=first))
 
 
 def test_a_commit_is_known_again_though_its_group_was_taken_meanwhile(log: History) -> None:
@@ -103,7 +103,7 @@ def test_a_query_that_comes_back_has_its_group_at_once(log: History) -> None:
     first = hold(log, "m1", "a")
     assert hold(log, "m2", "a") > first
     with pytest.raises(IllegalGeneration):
-        log.do(lambda state, now: decide_renew_session(state, "g", first))
+        log.do(RenewSession(group="g", generation=first))
 
 
 def test_positions_committed_by_the_member_are_a_sign_of_life(log: History) -> None:
@@ -136,7 +136,7 @@ def test_positions_of_a_group_in_use_do_not_expire(log: History) -> None:
     generation = hold(log, "m1", "a")
     log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),)))
     log.now += 70_000
-    log.do(lambda state, now: decide_renew_session(state, "g", generation))
+    log.do(RenewSession(group="g", generation=generation))
     assert log.do(decide_expire) == 0
     log.now += 70_000
     assert log.do(decide_expire) == 1

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_log.client.admin.erasure_status import former_root
-from spark_log.metadata.commands import AddFormerRoot, Report
+from spark_log.metadata.commands import AddFormerRoot, Report, ResetClock
 from spark_log.metadata.erasures import METADATA, erased_at, erased_since, name_of_own, waits_for, wiped_upto
 from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.maintenance.accepted_loss import renew
-from spark_log.metadata.maintenance.decide_maintenance import decide_reset_clock
 from spark_log.metadata.projection import apply, asking_for, delta, held_of, nothing_held
 from spark_log.metadata.records import (
     DeleteTopicRecord,
@@ -97,7 +96,7 @@ def test_an_erasure_by_a_clock_that_was_ahead_ends_when_the_time_is_set_back() -
     right_ms, log.now = log.now, log.now + 10**12
     log.do(Report(record=ErasedRecord(topic_id=topic)))
     log.now = right_ms + 10
-    log.do(lambda state, now: decide_reset_clock(state, now, force=True))
+    log.do(ResetClock(force=True))
     assert [one.time for one in log.state.erasures[topic].unfinished] == [log.state.time]
     log.pass_fence()
     assert wiped_upto(log.state, DISK, oldest_ms=log.state.time) is not None

@@ -13,8 +13,7 @@ from spark_log.metadata.commands import DeleteTopic, Report, Start, Trim
 from spark_log.metadata.commits.decide_commits import Committed, decide_commit
 from spark_log.metadata.commits.pending_commits import lost_ranges, with_lost
 from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.replicas.decide_reassignments import NewReplicas
-from spark_log.metadata.replicas.replica_commands import AlterReassignments
+from spark_log.metadata.replicas.replica_commands import AlterReassignments, NewReplicas
 from spark_log.model import DataObject, Placed, Run
 from tests.unit.metadata.test_pending import TWO, PendingHistory
 

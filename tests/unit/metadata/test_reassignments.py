@@ -20,10 +20,9 @@ from spark_log.errors import (
 )
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import AddPartitions, DeleteTopic, Report, SetConfigs
-from spark_log.metadata.replicas.decide_reassignments import NewReplicas
 from spark_log.metadata.replicas.decide_replicas import WAITED_FOR_MS, lacking_for_swap, moves_to, swap_targets
 from spark_log.metadata.replicas.reassignments import objects_elsewhere, reassignment_of
-from spark_log.metadata.replicas.replica_commands import AlterReassignments, RemoveBroker
+from spark_log.metadata.replicas.replica_commands import AlterReassignments, NewReplicas, RemoveBroker
 from spark_log.metadata.replicas.replicas import group_numbers
 from spark_log.model import ACKS_LEADER, Placed
 from tests.unit.metadata.replica_history import ReplicaHistory

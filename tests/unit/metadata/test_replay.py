@@ -14,7 +14,7 @@ from spark_log.errors import SparkLogError
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.member_share import Share
 from spark_log.metadata import records as r
-from spark_log.metadata.commands import Report
+from spark_log.metadata.commands import Report, ResetClock
 from spark_log.metadata.commits.decide_transactional_ids import decide_init_producer, epoch_of_holder
 from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
 from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
@@ -24,7 +24,7 @@ from spark_log.metadata.groups.decide_groups import (
     decide_join_group,
     decide_set_generation,
 )
-from spark_log.metadata.maintenance.decide_maintenance import decide_expire, decide_reset_clock
+from spark_log.metadata.maintenance.decide_maintenance import decide_expire
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Partition, State
 from spark_log.metadata.topics.decide_topics import (
@@ -113,7 +113,7 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
             log.write(r.CleanedRecord(partitions=(r.Cleaned(*key, part.end),)))
         case "clock":
             log.now = max(1, log.now - 10**amount)
-            log.do(lambda state, now: decide_reset_clock(state, now, force=True))
+            log.do(ResetClock(force=True))
         case "restore":
             log.write(r.RestoreRecord(history=f"h{len(log.batches)}", version=log.state.version))
 

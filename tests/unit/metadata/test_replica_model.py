@@ -20,12 +20,12 @@ from spark_log.metadata.maps.column_blocks import ObjectBlock, PartitionBlock
 from spark_log.metadata.maps.column_map import fold
 from spark_log.metadata.projection import Delta, Holdings, apply, delta, held_of, is_projected, nothing_held
 from spark_log.metadata.replay import replay
-from spark_log.metadata.replicas.decide_reassignments import NewReplicas
 from spark_log.metadata.replicas.reassignments import moving, objects_elsewhere, reassignment_of
 from spark_log.metadata.replicas.replica_commands import (
     AlterReassignments,
     ElectLeader,
     JoinIsr,
+    NewReplicas,
     RemoveBroker,
     ResetReplicas,
 )
