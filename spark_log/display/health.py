@@ -202,7 +202,7 @@ def _clock(log: Log) -> Check:
 
 def _quorum_copy(log: Log, asked: list[str]) -> list[Check]:
     """Whether the copy beside the records is late, of a log whose metadata is in a quorum that can be asked."""
-    from spark_log.client.admin.quorum_view import describe_quorum
+    from spark_log.client.admin.descriptions import describe_quorum
     from spark_log.quorum.node.health import COPY
 
     if COPY in asked:

@@ -50,7 +50,7 @@ from spark_log.server.change_feed import ChangeFeed
 from spark_log.server.coordinator_duties import Duties
 from spark_log.server.local_link import LocalLink
 from spark_log.server.pending_commands import PendingCommands, commands_of, pending_commands
-from spark_log.server.record_cache import RecordCache
+from spark_log.server.recent_records import RecordCache
 from spark_log.server.service import Rule
 from spark_log.store.base import ObjectStore
 

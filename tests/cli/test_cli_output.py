@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spark_log
-from spark_log.cli.common.tables import table_lines
+from spark_log.cli.common.output import table_lines
 from spark_log.cli.common.yaml import flow_text, yaml_lines
 from spark_log.display.units import count_text, size_text
 from spark_log.maintenance.maintain import checkpoint

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spark_log.server.recent_records import HEADS_MAX
-from spark_log.server.record_cache import RecordCache
+from spark_log.server.recent_records import HEADS_MAX, RecordCache
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import log_key
 

@@ -18,8 +18,7 @@ from spark_log import Log
 from spark_log.client.admin.brokers import PUT_MS_MAX
 from spark_log.errors import AccessDenied
 from spark_log.maintenance.maintain import maintain_once
-from spark_log.store.incomplete_uploads import abort_uploads
-from spark_log.store.remote import FsspecStore
+from spark_log.store.remote import FsspecStore, abort_uploads
 from tests.s3_server import DENIED, Faults, UploadTimes, s3_server
 
 KEYS = {"key": "key", "secret": "secret"}

@@ -19,7 +19,7 @@ from deltalake import write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import CommitTableResponse
-from pyspark_pylog.export.delta_stats import statistics
+from pyspark_pylog.export.delta_log import statistics
 from pyspark_pylog.export.iceberg_log import shown_uri
 from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Result
 from pyspark_pylog.export.parquet_files import WrittenFile, as_rows

@@ -20,7 +20,7 @@ LISTINGS = {
     "spark_log/store/local.py": (3, "a store lists all files"),
     "spark_log/store/memory.py": (1, "a store lists all files"),
     "spark_log/store/store_wrapper.py": (1, "a store in a store"),
-    "spark_log/server/record_cache.py": (1, "a store in a store"),
+    "spark_log/server/recent_records.py": (1, "a store in a store"),
     "spark_log/recovery/late_files.py": (1, "a store in a store"),
     "datasource/pyspark_pylog/export/manifest.py": (1, "hidden files are passed over, others refused"),
     "spark_log/client/admin/brokers.py": (1, "hidden files are passed over, others refused"),

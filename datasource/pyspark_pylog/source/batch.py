@@ -7,20 +7,21 @@ records that are trimmed in it are not read, and records added to open ends are 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_pylog.log.open_log import journal_to_read, planned_log
+from pyspark_pylog.driver_log import tell
+from pyspark_pylog.log.open_log import journal_to_read, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.source.data_columns import DataColumns, planned_data, value_of, where_of
 from pyspark_pylog.source.growth import basis_of, ends_with_groups
 from pyspark_pylog.source.native_task import ErasureLook, PinnedTask, read_rest
-from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import query_of_task
-from pyspark_pylog.source.ranges import batch_ranges, replanned
+from pyspark_pylog.source.ranges import batch_ranges, is_fixed, is_open, replanned
 from pyspark_pylog.source.read_task import PinnedQuery, ReadTask, read_pinned
 from pyspark_pylog.source.splits import (
     cores,
@@ -35,6 +36,8 @@ from spark_log.client.reader.plan import OffsetRange, SliceRead
 from spark_log.client.reader.prune import cut, plan_matching, spans
 from spark_log.client.reader.typed import check_typed
 from spark_log.journal.journal import Journal
+from spark_log.model import TopicPartition
+from spark_log.runtime.clock import SystemClock
 
 
 def deal_out(reads: Sequence[SliceRead], options: ReadOptions) -> list[list[SliceRead]]:
@@ -46,6 +49,31 @@ def deal_out(reads: Sequence[SliceRead], options: ReadOptions) -> list[list[Slic
         return cut(reads, split_ranges(spans(reads), options.min_partitions, options.max_records))
     total, tasks = sum(read.bytes for read in reads), options.parallelism or cores()
     return split_by_bytes(reads, task_bytes(total, tasks, options.bytes_per_partition))
+
+
+class PlannedReader(DataSourceReader):
+    """A batch read with the plan of `_planned`."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self.options = options
+        self.schema = schema
+        self.scan = uuid.uuid4().hex
+        """Names this load's plans."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with plain_errors():
+            tell(self.options.notes)
+            return patiently(self._planned, self.options, SystemClock())
+
+    def _planned(self) -> Sequence[InputPartition]:
+        """The tasks.  Called again if the log cannot be reached."""
+        raise NotImplementedError
+
+    def _ends_early(self, ranges: Sequence[OffsetRange]) -> bool:
+        """Whether records cannot be added: all ends are offsets or times."""
+        if not ranges:
+            return not is_open(self.options.end.default)
+        return is_fixed(self.options, [TopicPartition(rng.topic, rng.partition) for rng in ranges])
 
 
 class LogReader(PlannedReader):

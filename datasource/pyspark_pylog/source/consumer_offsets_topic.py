@@ -23,8 +23,8 @@ from pyspark_pylog.log.task_metadata import agreed_value
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.progress.offset_format import Offset, parse_offset
+from pyspark_pylog.source.batch import PlannedReader
 from pyspark_pylog.source.following_reader import LONG_POLL_MS, FollowingReader
-from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import Pin, check_history, check_history_of, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import is_fixed
 from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows

@@ -20,10 +20,10 @@ from pyspark_pylog.log.open_log import journal_to_read, planned_log
 from pyspark_pylog.log.task_metadata import agreed_value
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.progress.loss import report
+from pyspark_pylog.source.batch import PlannedReader
 from pyspark_pylog.source.data_columns import check_reads, planned_data, value_of, where_of
 from pyspark_pylog.source.growth import ends_with_groups, partitions_there, ranges_at
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest
-from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import Pin, PinNames, check_history, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import batch_ranges, group_offsets, replanned
 from pyspark_pylog.source.read_task import state_at

@@ -23,6 +23,7 @@ from spark_log.client.admin.descriptions import (
     ProducerDescription,
     TopicDescription,
     config_entries,
+    describe_quorum,
     describe_topic,
     producers_of,
 )
@@ -31,7 +32,6 @@ from spark_log.client.admin.erasure_nodes import quorum_to_erase
 from spark_log.client.admin.erasure_status import ErasureListing, open_erasures
 from spark_log.client.admin.group_listing import GroupDescription, describe_groups
 from spark_log.client.admin.keyless import keyless_warnings
-from spark_log.client.admin.quorum_view import describe_quorum
 from spark_log.client.admin.shared_members import remove_shared_members
 from spark_log.client.admin.transactional_ids import (
     TransactionDescription,

@@ -8,12 +8,15 @@ from typing import NamedTuple
 from spark_log.client.admin.broker_views import BrokerDescription, ReplicaDescription, describe_replicas
 from spark_log.client.representations import described
 from spark_log.configs.config_types import ConfigSpec, format_value
+from spark_log.errors import InvalidRequest
 from spark_log.journal.index_reads import read_known
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commits.pending_commits import lost_ranges
 from spark_log.metadata.maintenance.swaps import resolve
 from spark_log.metadata.state import LostRange, Partition, State, TopicKey
 from spark_log.metadata.topics.decide_topics import topic_named
+from spark_log.rpc.client import HttpLink
+from spark_log.rpc.messages import QuorumInfo, ReplicaState
 
 
 @described
@@ -213,3 +216,15 @@ def producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
         span = known.last_commit.ranges.get(key) if known.last_commit else None
         if span is not None:
             yield ProducerDescription(name, known.epoch, known.last, known.time, span.stop - 1)
+
+
+described(ReplicaState)
+described(QuorumInfo)
+
+
+def describe_quorum(journal: Journal) -> QuorumInfo:
+    """Raises InvalidRequest for a log whose metadata is not in a quorum, CoordinatorNotAvailable if no node leads."""
+    if not isinstance(journal.link, HttpLink) or not journal.metadata_log.is_served:
+        raise InvalidRequest("the metadata of this log is on its storage, not in a quorum")
+    found: QuorumInfo = journal.link.get(journal.state.coordinator, "/v1/quorum", QuorumInfo)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_log.client.admin.quorum_view import describe_quorum
+from spark_log.client.admin.descriptions import describe_quorum
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordinator
 from spark_log.journal.journal import Journal
 from spark_log.metadata.erasures import METADATA

@@ -51,7 +51,6 @@ from spark_log.server.change_feed import ChangeFeed
 from spark_log.server.coordinator_duties import Duties
 from spark_log.server.local_link import LocalLink
 from spark_log.server.pending_commands import pending_commands
-from spark_log.server.quorum.clock import QuorumClock
 from spark_log.server.quorum.commands import QuorumCommands
 from spark_log.server.quorum.description import quorum_reply
 from spark_log.server.quorum.forgetting import Forgetting
@@ -431,3 +430,18 @@ class QuorumCoordinator:
                 else:
                     self.confirmed_s = began_s
             await asyncio.sleep(CONFIRM_S)
+
+
+class QuorumClock:
+    """For commits, and also for duties: retention deletes by this clock."""
+
+    def __init__(self, time_ms: Callable[[], int], clock: Clock) -> None:
+        """
+        time_ms:  may be called in any thread.
+        clock:    of the machine.
+        """
+        self._time_ms = time_ms
+        self.monotonic_ms, self.sleep_ms = clock.monotonic_ms, clock.sleep_ms
+
+    def now_ms(self) -> int:
+        return self._time_ms()

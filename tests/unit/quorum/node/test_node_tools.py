@@ -26,8 +26,8 @@ from spark_log.quorum.node.node_metrics import metrics_text
 from spark_log.quorum.node.node_status import NodeStatus, ReplicaStatus, voter_problems
 from spark_log.quorum.node.node_tools import refusal
 from spark_log.quorum.voters import check_quorum
+from spark_log.server.quorum.commands import check_nodes_understand, refuse_levels
 from spark_log.server.quorum.description import quorum_reply
-from spark_log.server.quorum.voter_levels import check_nodes_understand, refuse_levels
 
 ONE, TWO, THREE = (ReplicaKey(number, f"d{number}") for number in (1, 2, 3))
 
