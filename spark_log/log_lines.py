@@ -6,6 +6,8 @@ import logging
 
 from spark_log.text import printable_lines
 
+logger = logging.getLogger("spark_log")
+"""For all parts of pylog."""
 _formatter = logging.Formatter()
 
 
@@ -24,6 +26,6 @@ class PrintableLines(logging.Filter):
 def make_printable(*names: str) -> None:
     """Filter loggers, each of them once: a filter is not inherited."""
     for name in names:
-        logger = logging.getLogger(name)
-        if not any(isinstance(one, PrintableLines) for one in logger.filters):
-            logger.addFilter(PrintableLines())
+        named = logging.getLogger(name)
+        if not any(isinstance(one, PrintableLines) for one in named.filters):
+            named.addFilter(PrintableLines())

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from spark_log.log_lines import logger
+
 LINE = "%(asctime)s %(levelname)s pylog: %(message)s"
 """The format of Spark's log lines."""
 TIME = "%y/%m/%d %H:%M:%S"
-
-logger = logging.getLogger("spark_log")
 
 
 def notice(level: int, message: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from spark_log.journal.served_log import ServedLog, ServedMetadata
 from spark_log.journal.storage.claims import claimed
 from spark_log.journal.storage.log_format import in_quorum_error
 from spark_log.journal.store_operations import Stores, run
+from spark_log.log_lines import logger
 from spark_log.metadata.commits.identities import identity_in
 from spark_log.metadata.decide_coordinators import closed_error, moved_to
 from spark_log.metadata.object_tags import tag_of_token
@@ -32,8 +32,6 @@ from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
 
 TOKEN_VARIABLE = "PYLOG_TOKEN"
-
-logger = logging.getLogger("spark_log")
 
 
 def open_journal(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import resource
 import socket
 import ssl
@@ -15,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 
 from spark_log.http.connection_limits import ConnectionLimits, Connections, Peer
+from spark_log.log_lines import logger
 
 BACKLOG = 4096
 AT_ONCE = 50
@@ -28,7 +28,6 @@ TLS_READ_BYTES = 16 << 10
 """Bytes that are decrypted in one step of the event loop, and the buffer of a connection with TLS: a whole TLS record.
 asyncio takes 256 KiB, in which a peer without a token can send 11,000 TLS records, and others wait for all of them."""
 WARN_S = 60.0
-logger = logging.getLogger("spark_log")
 
 
 class Listener:

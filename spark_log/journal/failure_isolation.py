@@ -6,7 +6,6 @@ wait.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -22,6 +21,7 @@ from spark_log.journal.index_reads import read_known
 from spark_log.journal.set_aside import AsideSlice, SetAside
 from spark_log.journal.storage.missing_indexes import damaged_object, missing_object
 from spark_log.journal.store_operations import Refresh, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.maintenance.swaps import resolve
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
@@ -32,7 +32,6 @@ Result = TypeVar("Result")
 Entries = Mapping[TopicKey, Sequence[Slice | Piece]]
 OnFailure = Callable[[str, Exception], None]
 """Called with the failed action and its error.  Returns to continue with the rest, or raises."""
-logger = logging.getLogger("spark_log")
 
 
 def raise_failure(what: str, error: Exception) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -12,14 +11,13 @@ from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.lost_versions import check_none_lost, find_lost, known_loss
 from spark_log.journal.metadata_log import LogView
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Refresh, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.maintenance.decide_maintenance import decide_fence
 from spark_log.metadata.maps.column_map import rows_with_copies
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.replicas.replicas import has_copy
 from spark_log.metadata.state import State
 from spark_log.store.object_names import DATA, epoch_prefixes, prefixes_above, upload_epoch
-
-logger = logging.getLogger("spark_log")
 
 SCANNED_KEYS = 10
 """Finding a name in a large map takes as long as a scan of this many of its keys."""

@@ -6,7 +6,6 @@ and the link to a coordinator.  Proposals of several threads wait in `proposal_q
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -65,7 +64,6 @@ UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, Inc
 UNREAD = (InvalidRequest,)
 """After these, a client of a served log reads the whole log: it may hold more topics than may be asked for."""
 Result = TypeVar("Result")
-logger = logging.getLogger("spark_log")
 
 
 class Journal:

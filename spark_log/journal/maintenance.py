@@ -8,21 +8,18 @@ only unique names are written, swaps re-check the entries that they replace, and
 
 from __future__ import annotations
 
-import logging
-
 from spark_log.errors import CorruptObject
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere
 from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.other_lines import is_suspect, note_other_lines
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import Decide, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import Expire, Fence
 from spark_log.metadata.maintenance import decide_maintenance as decide
 from spark_log.metadata.records import DeleteOffsetsRecord, ExpireProducersRecord
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
-
-logger = logging.getLogger("spark_log")
 
 
 def seal_and_expire(state: State, context: Context) -> Steps[State]:

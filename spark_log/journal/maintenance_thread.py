@@ -7,12 +7,12 @@ maintenance is slowed down: otherwise the log would take longer and longer to op
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from weakref import WeakSet
 
 from spark_log.errors import SparkLogError
+from spark_log.log_lines import logger
 from spark_log.runtime.clock import Clock
 from spark_log.runtime.threads import Thread, Threads, at_exit
 
@@ -24,8 +24,6 @@ PASSED_WAIT_S = 0.1
 """for this long at most: the storage may hang."""
 WAIT_S = 60.0
 """Maximum time that the end of a process waits for its maintenance, of however many logs."""
-
-logger = logging.getLogger("spark_log")
 
 
 class MaintenanceThread:

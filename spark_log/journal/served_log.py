@@ -10,7 +10,6 @@ record there has another history, of a restored copy: the client gets a new snap
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -38,6 +37,7 @@ from spark_log.journal.store_operations import (
     Snapshot,
     Steps,
 )
+from spark_log.log_lines import logger
 from spark_log.metadata.decide_coordinators import moving_to
 from spark_log.metadata.formats.batch_format import decode_batch, first_line
 from spark_log.metadata.replay import is_of_other_log, replay
@@ -46,8 +46,6 @@ from spark_log.metadata.set_backs import following, replaced
 from spark_log.metadata.state import Leadership, State
 from spark_log.store.base import Bytes, Swept
 from spark_log.store.object_names import log_key
-
-logger = logging.getLogger("spark_log")
 
 AGAIN_MS = 100
 """Pause between requests while no coordinator answers."""

@@ -9,7 +9,6 @@ A log has two kinds of stores: one for its metadata, and the roots of its object
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_log.errors import NotCoordinator, StorageUnavailable, WrongRoot
+from spark_log.log_lines import logger
 from spark_log.metadata.decide_coordinators import check_is_here
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.replicas.replicas import Targets
@@ -32,7 +32,6 @@ from spark_log.runtime.clock import Clock
 from spark_log.store.base import Chunks, ObjectStore
 from spark_log.store.object_names import listed
 
-logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 Other = TypeVar("Other")
 

@@ -5,7 +5,6 @@ Docs: docs/decisions/0057-feed-by-topic.md.  `projection.py` has the state of th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,12 +15,11 @@ from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.storage.commit_protocol import hand_over
 from spark_log.journal.storage.log_identity import restored_error
 from spark_log.journal.store_operations import Answered, AskTopics, Sleep, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.projection import Delta, Holdings, apply, asking_for, held_of, nothing_held
 from spark_log.metadata.restores import record_id
 from spark_log.metadata.set_backs import following, replaced
 from spark_log.metadata.state import State
-
-logger = logging.getLogger("spark_log")
 
 UNANSWERED_MS = 10_000
 """How long no coordinator may answer before the process reads the log itself: a standby takes over in that time, and

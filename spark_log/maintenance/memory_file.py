@@ -13,7 +13,6 @@ left out, because each process checks the checkpoints.
 
 from __future__ import annotations
 
-import logging
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
@@ -28,6 +27,7 @@ from spark_log.errors import CorruptObject
 from spark_log.journal.garbage_collection import Collected
 from spark_log.journal.set_aside import AsideSlice, SetAside
 from spark_log.journal.store_operations import Get, Put, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.maps.frames import Frame, encode_columns, encode_end, encode_frames, read_frames
 from spark_log.metadata.state import State, Topic
 from spark_log.rewriting.maintenance_memory import Known, MaintenanceMemory, NotDue, Seen
@@ -54,7 +54,6 @@ SLICES = pa.schema([("object", pa.int32()), ("length", pa.int64())])
 """`object` is the number of a row of `name_columns`."""
 OBJECTS = pa.schema([("name", pa.string())])
 COLUMNS = {"known_columns": KNOWN, "slice_columns": SLICES, "name_columns": OBJECTS}
-logger = logging.getLogger("spark_log")
 
 
 class MemoryHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

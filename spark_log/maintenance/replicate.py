@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -10,6 +9,7 @@ from dataclasses import replace
 from spark_log.client.log import Log
 from spark_log.errors import BrokerNotAvailable, SparkLogError
 from spark_log.journal.failure_isolation import log_retry
+from spark_log.log_lines import logger
 from spark_log.maintenance.partition_moves import Mover, move_every
 from spark_log.metadata.replicas.replicas import epoch_of
 from spark_log.replication.broker_prober import Prober, probe_every
@@ -22,8 +22,6 @@ from spark_log.text import unknown_brokers
 
 EVERY_MS = 1_000
 """How often a coordinator looks for what brokers lack."""
-
-logger = logging.getLogger("spark_log")
 
 
 def replicate_once(

@@ -7,7 +7,6 @@ removes the records; then the slices are pruned, and their objects are collected
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from spark_log.journal.context import Context, Proposal
 from spark_log.journal.failure_isolation import OnFailure, raise_failure, resolve_each
 from spark_log.journal.set_aside import NEVER
 from spark_log.journal.store_operations import Decide, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.lines import is_of_plan, plan_of
 from spark_log.metadata.records import Piece
@@ -25,7 +25,6 @@ from spark_log.model import Slice
 from spark_log.rewriting.maintenance_memory import MaintenanceMemory
 
 Entry = Slice | Piece
-logger = logging.getLogger("spark_log")
 
 
 class RetentionLimits(NamedTuple):

@@ -7,7 +7,6 @@ If a copy takes longer, the backup becomes one of a newer version, and keeps wha
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 from spark_log.client.log import Log
 from spark_log.errors import CorruptObject, InvalidRequest, LogRestored, NoLog, NoSpace
+from spark_log.log_lines import logger
 from spark_log.metadata.formats.checkpoint_format import folded
 from spark_log.metadata.state import State
 from spark_log.recovery.backup_copies import CopyShares, NeededObject, shares_of
@@ -33,8 +33,6 @@ from spark_log.recovery.whole_copies import Needed, needed_objects
 from spark_log.rewriting.rewrite import Progress
 from spark_log.store.object_names import DATA, listed
 from spark_log.text import counted
-
-logger = logging.getLogger("spark_log")
 
 DAY_MS = 86_400_000
 ABANDONED_MS = 7 * DAY_MS

@@ -6,13 +6,13 @@ another one.  The log's own checkpoints and the roots of its brokers can be aske
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from spark_log.errors import CorruptObject, InvalidRequest, SparkLogError, WrongRoot
 from spark_log.journal.store_operations import Get, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.formats.batch_format import decode_batch
 from spark_log.metadata.formats.checkpoint_format import log_of_checkpoint
 from spark_log.metadata.records import Batch, TakeOverRecord
@@ -28,8 +28,6 @@ NEW_ID = "new"
 ANSWER_S = 10.0
 """How long a root may take to answer."""
 _ID = re.compile("[0-9a-f]{32}")
-
-logger = logging.getLogger("spark_log")
 
 
 def ids_of_brokers(roots: Roots) -> dict[str, str]:

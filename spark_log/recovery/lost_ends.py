@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from spark_log.errors import SparkLogError
@@ -21,6 +20,7 @@ from spark_log.journal.lost_versions import (
     lost_record,
 )
 from spark_log.journal.storage.seen_log import is_mirror
+from spark_log.log_lines import logger
 from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.metadata.state import State
 from spark_log.recovery.verify_objects import Problem
@@ -39,8 +39,6 @@ OLD_MS = 600_000
 """An upload that ended so long ago was given up, or the record of its commit is lost."""
 Names = Mapping[int, Collection[str]]
 """By root, the names of the objects in it."""
-
-logger = logging.getLogger("spark_log")
 
 
 def lost_ends(journal: Journal, brokers: Iterable[int]) -> list[Problem]:

@@ -11,7 +11,6 @@ writes that state as its checkpoint.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +43,7 @@ from spark_log.journal.storage.log_remains import find_remains
 from spark_log.journal.storage.opening import KEPT_CHECKPOINTS, WAVE_MAX, View, open_view
 from spark_log.journal.storage.storage_log import begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
+from spark_log.log_lines import logger
 from spark_log.maintenance.erasure_ends import MirrorCleaner
 from spark_log.metadata.commits.pending_commits import optional_copies
 from spark_log.metadata.decide_coordinators import moved_to
@@ -63,8 +63,6 @@ from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, FORMAT_KEY, listed, log_key
 from spark_log.store.retry import with_retries
-
-logger = logging.getLogger("spark_log")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.state import ObjectRow
 from spark_log.recovery.whole_copies import Needed
 from spark_log.replication.checked_copies import copy_from_any
@@ -20,8 +20,6 @@ from spark_log.store.copy_object import copy_object
 
 PARALLEL_COPIES = 4
 """Objects that are copied at the same time."""
-
-logger = logging.getLogger("spark_log")
 
 
 def _copy(source: Journal, target: ObjectStore, name: str, row: ObjectRow | None) -> int | None:

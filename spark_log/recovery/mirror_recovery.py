@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from spark_log.journal.storage.log_format import OF_BACKUP
 from spark_log.journal.storage.opening import View
 from spark_log.journal.storage.storage_log import StorageLog
 from spark_log.journal.store_operations import Stores, run
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import AddFormerRoot, BeginHistory, Report, SetConfigs
 from spark_log.metadata.decide_coordinators import moving_to
 from spark_log.metadata.records import ErasedRecord
@@ -33,8 +33,6 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.object_names import FORMAT_KEY, MIRRORED
 
 FACTOR = "default.replication.factor"
-
-logger = logging.getLogger("spark_log")
 
 
 @dataclass(frozen=True, slots=True)

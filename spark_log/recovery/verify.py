@@ -12,7 +12,6 @@ The records and checkpoints of a log that a coordinator serves are not checked: 
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
@@ -33,6 +32,7 @@ from spark_log.journal.storage.missing_indexes import GIVE_UP
 from spark_log.journal.storage.opening import View, open_view
 from spark_log.journal.storage.storage_health import in_the_way
 from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.commits.pending_commits import entries_with_pending, optional_copies
 from spark_log.metadata.formats.slice_index import decode_piece, slices_of
 from spark_log.metadata.invariants import STATE_RULES, check_state
@@ -65,7 +65,6 @@ from spark_log.rewriting.rewrite import Progress
 from spark_log.store.base import ObjectStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, LOG, META, foreign_text
 
-logger = logging.getLogger("spark_log")
 CHAIN_TRIES = 2
 INDEXES_AT_ONCE = 48
 """Requests for slice indexes, of up to 4 MiB each, that are made together."""

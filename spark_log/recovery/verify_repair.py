@@ -5,7 +5,6 @@ The command and `jobs/verify.py` take the same options.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from spark_log.client.log import Log
 from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.journal.lost_versions import LostVersions
+from spark_log.log_lines import logger
 from spark_log.maintenance.memory_file import load_memory, save_memory
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
@@ -23,8 +23,6 @@ from spark_log.recovery.verify import verify
 from spark_log.recovery.verify_copies import CopyRepair, repair_copies
 from spark_log.recovery.verify_objects import Problem, Spread
 from spark_log.rewriting.rewrite import Progress
-
-logger = logging.getLogger("spark_log")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ Each root has a thread, so a hung one delays no other check.  Several processes 
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -25,6 +24,7 @@ from spark_log.configs.settings import cluster_config
 from spark_log.errors import SparkLogError, StorageError, WrongRoot
 from spark_log.journal.failure_isolation import log_retry
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.maps.column_map import last_with_copies, rows_with_copies
 from spark_log.metadata.replicas.replica_commands import FenceBroker
 from spark_log.metadata.replicas.replica_state import Broker, FenceCause
@@ -47,8 +47,6 @@ DATA_MS = 30_000
 TICK_MS = 100
 STOPPED_MS = 1_500
 """This process was stopped, or got no processor, if it did not look at its clock for so long."""
-
-logger = logging.getLogger("spark_log")
 
 
 @dataclass(frozen=True, slots=True)

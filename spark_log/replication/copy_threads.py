@@ -5,13 +5,13 @@ Roots may hang.  So a round does not wait for those that are late, and the next 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.replicas.replicas import epoch_of
 from spark_log.metadata.state import State
 from spark_log.replication.copy_throttle import Pace
@@ -21,8 +21,6 @@ from spark_log.runtime.daemon_tasks import Task
 
 LATE_MS = 2_000
 """How much longer a round waits for copies that are under way."""
-
-logger = logging.getLogger("spark_log")
 
 
 class Copier(Protocol):

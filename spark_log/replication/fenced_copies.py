@@ -9,7 +9,6 @@ waits for.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from spark_log.client.admin.answering_roots import RootAnswers
 from spark_log.configs.settings import cluster_config
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.replicas.replica_state import Copies
 from spark_log.metadata.replicas.replicas import copies_of, epoch_of, has_active, is_active, keeps
 from spark_log.metadata.state import PendingCommit, State
@@ -39,8 +39,6 @@ LOOKED_AT = 100
 """So many objects are looked through for one of each fenced broker."""
 ANSWER_S = 10.0
 """A root that does not answer for this long is left out."""
-
-logger = logging.getLogger("spark_log")
 
 
 class _Failure(NamedTuple):

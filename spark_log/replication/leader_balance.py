@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from spark_log.configs.settings import cluster_config
 from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.replicas.leader_election import imbalanced_groups
 from spark_log.metadata.replicas.replica_commands import ElectLeader
-
-logger = logging.getLogger("spark_log")
 
 
 class LeaderBalance:

@@ -5,12 +5,12 @@ Roots may hang, so each is searched in a separate thread, which no round waits f
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from itertools import islice
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import Report
 from spark_log.metadata.maps.column_map import rows_with_copies
 from spark_log.metadata.records import Copy, HeldRecord
@@ -25,8 +25,6 @@ AGAIN_MS = 60_000
 """Objects are looked for on a root this often."""
 NAMES_MAX = 1_000
 """The most objects that a round looks for."""
-
-logger = logging.getLogger("spark_log")
 
 
 class ObjectSearch:

@@ -6,7 +6,6 @@ and that record is void if the broker has another epoch than when the copy was p
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from spark_log.client.log import Log
 from spark_log.client.producer.pending_copies import from_answering
 from spark_log.configs.settings import cluster_config
 from spark_log.errors import SparkLogError
+from spark_log.log_lines import logger
 from spark_log.metadata.commits.pending_commits import is_given_up, is_gone, is_lost, lacking_objects, lost_entries
 from spark_log.metadata.lines import plan_of
 from spark_log.metadata.maps.column_map import rows_with_copies
@@ -39,8 +39,6 @@ from spark_log.replication.lost_commits import lose, lost_text
 from spark_log.replication.missing_copies import CopyTally, is_behind
 from spark_log.replication.object_search import ObjectSearch
 from spark_log.store.object_names import upload_epoch
-
-logger = logging.getLogger("spark_log")
 
 ROUND_MS = 10_000
 """How long a round copies; what is left is for the next one."""

@@ -11,7 +11,6 @@ in steps.  A process that runs several rounds continues its pass in the next rou
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from spark_log.journal.failure_isolation import OnFailure, partition_name, raise
 from spark_log.journal.sealing import SWAP_TRIES
 from spark_log.journal.set_aside import AsideSlice, SetAside, Unreadable
 from spark_log.journal.store_operations import Decide, Refresh, Steps, together
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import MarkCleaned
 from spark_log.metadata.lines import is_of_plan, plan_of
 from spark_log.metadata.records import Cleaned
@@ -44,8 +44,6 @@ from spark_log.rewriting.segment_swaps import Replacement
 from spark_log.segment.keys.key_hashes import KeyHasher
 from spark_log.segment.keys.newest_offsets import NewestOffsets
 from spark_log.segment.reader import Decoded
-
-logger = logging.getLogger("spark_log")
 
 Result = TypeVar("Result")
 

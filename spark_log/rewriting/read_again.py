@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from itertools import groupby, islice
 
 from spark_log.journal.failure_isolation import OnFailure, partition_name
 from spark_log.journal.set_aside import WAIT_MS_MAX, SetAside
 from spark_log.journal.store_operations import Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.state import State, TopicKey
 from spark_log.rewriting.merge_candidates import live_slices
 from spark_log.rewriting.rewrite import can_rewrite
 
 AGAIN_MAX = 256
 """Slices that one round reads again."""
-logger = logging.getLogger("spark_log")
 
 
 def read_again(state: State, aside: SetAside, now_ms: int, on_failure: OnFailure) -> Steps[list[TopicKey]]:

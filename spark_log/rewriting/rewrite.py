@@ -9,7 +9,6 @@ Several objects are written in the same rounds of requests.  Together they hold 
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from spark_log.journal.context import Context
 from spark_log.journal.failure_isolation import OnFailure, partition_name, raise_failure
 from spark_log.journal.set_aside import AsideSlice, SetAside, Unreadable, is_of_slice
 from spark_log.journal.store_operations import OWN_ROOT, Put, PutReplicas, Refresh, Steps, together
+from spark_log.log_lines import logger
 from spark_log.metadata.lines import is_of_plan, plan_of
 from spark_log.metadata.replicas.decide_replicas import fenced_for_swap, moves_to, swap_targets
 from spark_log.metadata.replicas.replica_state import OWN_GROUP
@@ -60,8 +60,6 @@ from spark_log.segment.schema import TIMESTAMP
 from spark_log.segment.writer import SegmentWriter, WrittenSegment
 from spark_log.store.object_names import data_key
 from spark_log.text import counted
-
-logger = logging.getLogger("spark_log")
 
 BUFFER_BYTES = 64 << 20
 """Memory of the writers of objects that are written together; more is in temporary files."""

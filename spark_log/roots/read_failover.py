@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from spark_log.errors import CorruptObject, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.log_lines import logger
 from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.runtime.clock import Clock
 from spark_log.store.base import ObjectStore
@@ -25,7 +25,6 @@ COUNTED_MAX = 10_000
 REPAIR = "`pylog verify --deep --repair` replaces bad copies"
 
 Result = TypeVar("Result")
-logger = logging.getLogger("spark_log")
 
 
 class CopiesAway(StorageUnavailable):

@@ -28,6 +28,7 @@ from spark_log.errors import (
     UnsupportedVersion,
     WrongRoot,
 )
+from spark_log.log_lines import logger
 from spark_log.metadata.replicas.replica_state import OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas.replicas import Targets
 from spark_log.model import Placed
@@ -37,8 +38,6 @@ from spark_log.roots.root_owner import check_first_use
 from spark_log.runtime.clock import Clock
 from spark_log.store.base import Bytes, Chunks, ObjectStore
 from spark_log.store.copy_object import copy_object
-
-logger = logging.getLogger("spark_log")
 
 GRACE_MS = 1000
 """A put may take this much longer than those of the first `min.insync.replicas`."""

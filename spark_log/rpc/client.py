@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import logging
 import math
 import os
 import ssl
@@ -30,6 +29,7 @@ from spark_log.http.client_connection import CONNECT_S, Connection, Endpoint, Wa
 from spark_log.http.failures import error_of
 from spark_log.http.tls import ca_context
 from spark_log.journal.store_operations import Answered, Changes, Snapshot
+from spark_log.log_lines import logger
 from spark_log.metadata.command_base import Command
 from spark_log.metadata.decide_coordinators import check_is_here
 from spark_log.metadata.projection import Delta, Holdings
@@ -62,8 +62,6 @@ from spark_log.rpc.request_errors import no_answer, refusal_of
 from spark_log.rpc.snapshot_download import download
 from spark_log.runtime.fork_safety import renew_after_fork
 from spark_log.store.open import is_other_storage
-
-logger = logging.getLogger("spark_log")
 
 ANSWER_S = 30.0
 """Timeout for a reply, in addition to the time that the request asks the coordinator to wait."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import logging
 import socket
 import ssl
 
@@ -11,9 +10,8 @@ from spark_log.errors import InvalidRequest
 from spark_log.http.address import split_address
 from spark_log.http.client_connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
 from spark_log.http.tls import any_certificate, ca_context
+from spark_log.log_lines import logger
 from spark_log.rpc.messages import Health, decode
-
-logger = logging.getLogger("spark_log")
 
 
 def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | None:

@@ -19,6 +19,7 @@ from spark_log.http.listener import within_descriptors
 from spark_log.http.tls import tls_context
 from spark_log.journal.journal import Journal
 from spark_log.journal.storage.seen_log import is_mirror
+from spark_log.log_lines import logger
 from spark_log.maintenance.lost_end import lost_end
 from spark_log.metadata.decide_coordinators import check_is_here, moved_to
 from spark_log.metadata.state import Leadership as Holder
@@ -46,7 +47,6 @@ GARBAGE = (2_000, 10, 1_000)
 bursts, for 100 ms and without finding garbage: reference counting frees the objects."""
 CHECK_S = 0.5
 """Interval of checks that the storage accepts writes."""
-logger = logging.getLogger("spark_log")
 
 
 class Running(Reloadable):

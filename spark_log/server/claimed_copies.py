@@ -8,7 +8,6 @@ of a root that does not answer, what the client says: such a root is fenced befo
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from spark_log.errors import SparkLogError
+from spark_log.log_lines import logger
 from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import Append
 from spark_log.metadata.replicas.replica_commands import AddPendingCopies
@@ -29,8 +29,6 @@ LOOK_S = 2.0
 """A root that answers nothing for so long is not waited for."""
 PARALLEL = 4
 """Looks at a root at the same time, for one request."""
-
-logger = logging.getLogger("spark_log")
 
 
 class ClaimedCopy(NamedTuple):

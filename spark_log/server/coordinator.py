@@ -15,7 +15,6 @@ which does no I/O.
 
 from __future__ import annotations
 
-import logging
 import math
 import queue
 import threading
@@ -33,6 +32,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.storage.storage_health import StorageHealth, mark_key
 from spark_log.journal.store_operations import Answered, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.command_base import HeldPosition
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.decide_coordinators import moved_error, moved_to, moving_to
@@ -59,8 +59,6 @@ LOOK_S = 1.0
 QUEUE_MAX = 20_000
 BATCH_MAX = 500
 """Maximum number of commands in one record."""
-
-logger = logging.getLogger("spark_log")
 
 Result = TypeVar("Result")
 

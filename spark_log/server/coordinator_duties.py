@@ -5,13 +5,13 @@ They use the log like any other client: through the coordinator, which is in the
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
 
 from spark_log.client.log import Log
 from spark_log.errors import SparkLogError
+from spark_log.log_lines import logger
 from spark_log.maintenance.maintain import Maintainer
 from spark_log.maintenance.maintain_report import MaintainReport
 from spark_log.maintenance.replicate import keep_brokers
@@ -22,7 +22,6 @@ from spark_log.server.service import Service
 
 LOOK_S = 1.0
 """How often maintenance looks whether it is due."""
-logger = logging.getLogger("spark_log")
 
 
 class Duties:

@@ -8,7 +8,6 @@ is not kept here: the log has all of its state, and others may have changed it t
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import islice
@@ -43,6 +42,7 @@ from spark_log.groups.offset_deletion import check_delete_group, check_delete_of
 from spark_log.groups.rebalance import Step, remove_member
 from spark_log.groups.state_machine import heartbeat_error, next_deadline, step, tick
 from spark_log.journal.store_operations import Answered
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import AnyCommand, Append, SeveralCommands
 from spark_log.metadata.groups.decide_groups import check_group_free
 from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets, Committer, DeleteOffsets, SetGeneration
@@ -66,7 +66,6 @@ TIMER_SLACK_MS = 1
 GROUPS_MAX = 50
 """Groups whose timers are handled, or that are restored, per round of the event loop; requests are handled in
 between."""
-logger = logging.getLogger("spark_log")
 
 
 class GroupJournal(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -28,6 +27,7 @@ from spark_log.http.connection_limits import ConnectionLimits
 from spark_log.http.failures import failure_of
 from spark_log.http.http_port import KEEPALIVE_S, Handler, HttpPort, failure_response
 from spark_log.journal.store_operations import Answered
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.projection import Holdings, object_rows
 from spark_log.rpc.messages import (
@@ -76,7 +76,6 @@ STANDBY_LOOK_S = 0.05
 """How often a request checks whether a standby has read the log since it arrived."""
 STORAGE_THREADS = 4
 """For claims and other requests that use the storage: one that hangs leaves the others."""
-logger = logging.getLogger("spark_log")
 
 
 class Pages(Protocol):

@@ -8,7 +8,6 @@ take the size from such a listing.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,12 +24,11 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
 )
+from spark_log.log_lines import logger
 from spark_log.store.base import NOTHING, Bytes, Swept, check_key, check_not_empty, check_prefix, split_prefix
 from spark_log.store.fsspec_options import parse_json, typed_options
 from spark_log.store.transient import is_of_storage, is_transient
 from spark_log.text import install_extra
-
-logger = logging.getLogger("spark_log")
 
 SMALL_BYTES = 8 << 20
 """Objects up to this size are one put; larger ones are multipart uploads."""

@@ -6,20 +6,19 @@ A put-if-absent is not retried here: its caller reads back and decides.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from spark_log.errors import StorageUnavailable
+from spark_log.log_lines import logger
 from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.bounded_waits import Slot, Unfinished
 from spark_log.store.store_wrapper import StoreWrapper
 
 Result = TypeVar("Result")
-logger = logging.getLogger("spark_log")
 
 RETRY_MS = (50, 100, 200, 500, 1000, 2000, 4000, 8000, 8000)
 """Backoff between attempts, each varied by half: about 24 s in all."""

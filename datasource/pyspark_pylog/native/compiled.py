@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import logging
 import os
 import shutil
 import stat
@@ -21,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-logger = logging.getLogger("spark_log")
+from spark_log.log_lines import logger
 
 SOURCES = ("PylogSource.java", "PylogReader.java", "PylogWriter.java")
 CLASS = "io.pylog.spark.PylogSource"

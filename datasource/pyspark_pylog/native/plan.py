@@ -9,7 +9,6 @@ here, the answer is that Python reads the load: its tasks then meet the same err
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 import struct
 import uuid
@@ -34,13 +33,12 @@ from pyspark_pylog.source.task_erasures import LOOK_MS
 from spark_log.client.open_journal import storage_url
 from spark_log.client.reader.plan import SliceRead
 from spark_log.conditions import Window
+from spark_log.log_lines import logger
 from spark_log.model import APPEND_TIME
 from spark_log.roots.broker_roots import OTHER_SOURCE_MS, sources_of
 from spark_log.roots.read_failover import BoundedStore
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import SCHEME
-
-logger = logging.getLogger("spark_log")
 
 READS_MAX = 100_000
 """Parts of slices in a query: all of them are sent to the JVM, some 300 bytes each."""

@@ -6,7 +6,6 @@ a micro-batch needs no request, and rules are always those of its writer.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -14,12 +13,11 @@ from crc32c import crc32c
 
 from pyspark_pylog.options.parse import WriteOptions
 from spark_log.client.producer.topic_rules import TopicSpec, TopicTable
+from spark_log.log_lines import logger
 from spark_log.segment.compression import Compression
 from spark_log.segment.partitioners import STICKY_BATCH_BYTES
 from spark_log.segment.row_sorter import HELD_BYTES
 from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS
-
-logger = logging.getLogger("spark_log")
 
 MARK = b"pylog.write.rules"
 _LENGTH = struct.Struct(">i")

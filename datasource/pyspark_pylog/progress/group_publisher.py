@@ -9,7 +9,6 @@ same token may take the group before the old session expires.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -24,6 +23,7 @@ from spark_log.client.consumer.membership import Membership, SessionRequest
 from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
 from spark_log.groups.member_share import Share
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.groups.group_commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import GroupPosition, GroupState, MemberSession, State, TopicKey
@@ -37,8 +37,6 @@ SIGN_S = 15.0
 
 QUERY = "@query"
 """Key of the query's token in the stream's offsets."""
-
-logger = logging.getLogger("spark_log")
 
 
 class GroupProgress:

@@ -8,7 +8,6 @@ again replaces it.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_pylog.progress.openmetrics import QueryMetrics, openmetrics, parse_batch
 from spark_log.errors import InvalidRequest
+from spark_log.log_lines import logger
 from spark_log.runtime.clock import Clock, SystemClock
 from spark_log.text import type_of
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 ENDED_MAX = 100
 """How many ended queries are kept, the latest ones."""
-
-logger = logging.getLogger("spark_log")
 
 
 class MetricsListener(StreamingQueryListener):

@@ -9,7 +9,6 @@ A stream's identity is (query id, batch id), from the task's local properties.  
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +54,7 @@ from spark_log.client.producer.upload import Uploaded, Uploader
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic, set_first_schema
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.metadata.replicas.replicas import Targets, targets_of
 from spark_log.metadata.restores import history_of
@@ -63,8 +63,6 @@ from spark_log.roots.replica_puts import ReplicaPuts
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.object_names import upload_epoch
 from spark_log.text import counted
-
-logger = logging.getLogger("spark_log")
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"

@@ -7,7 +7,6 @@ are part of its plan.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,6 +37,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.storage.seen_log import seen_by
+from spark_log.log_lines import logger
 from spark_log.metadata.groups.consumer_offsets import (
     PARTITIONS,
     CommittedOffsets,
@@ -49,8 +49,6 @@ from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import At, AtTime, Position
 from spark_log.runtime.clock import Clock, SystemClock
-
-logger = logging.getLogger("spark_log")
 
 
 class RecordsTask(InputPartition):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -15,14 +14,13 @@ from spark_log.cli.common.output import emit_line, progress_bars
 from spark_log.cli.common.session import CommandSession
 from spark_log.display.units import size_text
 from spark_log.errors import NoLog
+from spark_log.log_lines import logger
 from spark_log.positions import format_timestamp_ms
 from spark_log.text import counted, duration_text
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
     from spark_log.recovery.mirror import Mirrored
-
-logger = logging.getLogger("spark_log")
 
 
 @click.group()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.replicas.replicas import epoch_of
 from spark_log.runtime.daemon_tasks import Task
 from spark_log.runtime.own_failures import is_own
 from spark_log.store.retry import RetryingStore
-
-logger = logging.getLogger("spark_log")
 
 
 class RootAnswers:

@@ -5,7 +5,6 @@ Each function first writes the root, then the state, and can be repeated after i
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,7 @@ from spark_log.journal.garbage_collection import garbage
 from spark_log.journal.journal import Journal
 from spark_log.journal.storage.log_remains import find_remains
 from spark_log.journal.store_operations import Stores, run
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import Report
 from spark_log.metadata.erasures import waits_for, wiped_upto
 from spark_log.metadata.lines import plan_of
@@ -67,8 +67,6 @@ PUT_MS_MAX = 3_600_000
 """A temporary file without writes for this long belongs to a dead put."""
 ANSWER_S = 10.0
 """How long an administrator waits for the first answer of a root."""
-
-logger = logging.getLogger("spark_log")
 
 
 # ---------------------------------------------------------------------------------------------------------- add, replace

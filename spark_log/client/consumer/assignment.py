@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -13,14 +12,13 @@ from spark_log.client.consumer.subscribed_topics import SubscribedTopics, Wanted
 from spark_log.client.reader.positions_to_offsets import group_entries
 from spark_log.errors import IllegalGeneration, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.records import OffsetEntry
 from spark_log.metadata.renewed_ids import later_ids
 from spark_log.metadata.set_backs import CommonEnd, Lineage, beyond
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.store.bounded_waits import Waiter
-
-logger = logging.getLogger("spark_log")
 
 AGAIN = "topic {!r} was deleted and created again"
 LOSS = "`pylog repair --accept-loss` gave up lost records, and topic {!r} may have others at their offsets"

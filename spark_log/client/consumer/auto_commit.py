@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_log.client.consumer.membership import Membership
 from spark_log.errors import IllegalGeneration, SparkLogError
+from spark_log.log_lines import logger
 from spark_log.metadata.records import OffsetEntry
 from spark_log.runtime.clock import Clock
-
-logger = logging.getLogger("spark_log")
 
 REMOVED = "this consumer was removed from the group; poll() rejoins, and records may be read twice"
 

@@ -8,7 +8,6 @@ Not thread-safe, as in Kafka.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +38,7 @@ from spark_log.client.representations import HtmlDict, log_facts, one_line
 from spark_log.client.validate import timeout, times_ms
 from spark_log.errors import InvalidRequest, LogRestored
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.groups.group_commands import Committer
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.set_backs import Lineage, lineage_of
@@ -46,8 +46,6 @@ from spark_log.metadata.state import State
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
 from spark_log.store.bounded_waits import Unfinished, Waiter
 from spark_log.text import counted
-
-logger = logging.getLogger("spark_log")
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Callback = Callable[[Offsets, Exception | None], object]

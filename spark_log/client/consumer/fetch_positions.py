@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +20,12 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice, TopicPartition
 from spark_log.roots.read_failover import NOT_READ
 from spark_log.store.bounded_waits import Unfinished, Waiter
-
-logger = logging.getLogger("spark_log")
 
 
 @dataclass(slots=True)

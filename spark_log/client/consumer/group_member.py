@@ -9,7 +9,6 @@ coordinator holds a heartbeat until something changes, so members learn of a reb
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -45,6 +44,7 @@ from spark_log.groups.messages import (
 )
 from spark_log.groups.subscription import CONSUMER, ProtocolAssignment, Subscription, decode_assignment, encode
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.groups.group_commands import UNFENCED, Committer
 from spark_log.metadata.projection import holds
 from spark_log.metadata.records import GroupCommit, OffsetEntry
@@ -66,7 +66,6 @@ _REASONS = {
     "their topics together have more than 8 MiB: use fewer members, or subscribe to fewer topics",
     Code.INVALID_GROUP_ID: "group_id: the name of a group must have characters, and only such as can be printed",
 }
-logger = logging.getLogger("spark_log")
 
 
 class MemberAssignment(NamedTuple):

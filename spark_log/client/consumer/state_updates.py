@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from spark_log.errors import LogRestored
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.state import State
 from spark_log.store.bounded_waits import Slot, Waiter
-
-logger = logging.getLogger("spark_log")
 
 
 class StateUpdates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
@@ -16,6 +15,7 @@ from spark_log.client.producer.upload import Uploaded, Uploader
 from spark_log.client.topic_creation import ensure_topic, set_first_schema
 from spark_log.errors import InvalidRecord, InvalidRequest, SequenceConflict, UploadFenced
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.metadata.replicas.replicas import Targets, targets_of
 from spark_log.metadata.set_backs import BEGINNING, Lineage, lineage_of
@@ -24,8 +24,6 @@ from spark_log.roots.replica_puts import ReplicaPuts
 from spark_log.segment.compression import DEFAULT_COMPRESSION
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames
 from spark_log.text import counted, is_printable
-
-logger = logging.getLogger("spark_log")
 
 
 class Appender:

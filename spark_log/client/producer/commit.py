@@ -17,7 +17,6 @@ fenced.  In place of the last one, `log.append` uploads once more, and Spark run
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +41,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import SLICES_INLINE_MAX, Append
 from spark_log.metadata.commits.decide_commits import Committed, ReadBasis
 from spark_log.metadata.formats.slice_index import IndexPart, encode_index
@@ -66,8 +66,6 @@ from spark_log.roots.replica_puts import REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_M
 from spark_log.runtime.clock import Clock
 from spark_log.runtime.fork_safety import renew_after_fork
 from spark_log.store.object_names import data_key
-
-logger = logging.getLogger("spark_log")
 
 STORAGE_MS_MAX = 60_000
 """How long a commit with an unknown outcome is retried; one storage request may take as long as that."""

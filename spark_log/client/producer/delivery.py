@@ -10,7 +10,6 @@ A delivery that is not patient raises `place_of` errors, so that its caller can 
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -40,6 +39,7 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.metadata.replicas.replica_state import OWN_GROUP
 from spark_log.metadata.set_backs import lineage_of
@@ -55,7 +55,6 @@ from spark_log.store.retry import with_retries_for
 from spark_log.text import shown
 
 SLICE_ROWS = 65_536
-logger = logging.getLogger("spark_log")
 
 
 class _Staged(NamedTuple):

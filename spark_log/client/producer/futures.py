@@ -8,7 +8,6 @@ If some partitions of a batch cannot be written to, the batch is split: each par
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -17,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from spark_log.log_lines import logger
 from spark_log.model import RecordMetadata
 from spark_log.runtime.threads import Threads
-
-logger = logging.getLogger("spark_log")
 
 Headers = Sequence[tuple[str, bytes | None]]
 Value = TypeVar("Value")

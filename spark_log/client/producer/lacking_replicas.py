@@ -6,7 +6,6 @@ the committer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,14 +14,13 @@ from msgspec.structs import replace
 
 from spark_log.errors import NotEnoughReplicas, StorageUnavailable
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replicas.replicas import targets_of
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Placed
 from spark_log.roots.replica_puts import COPY_MS, copy_missing
 from spark_log.text import counted
-
-logger = logging.getLogger("spark_log")
 
 PARALLEL = 4
 """Objects that are copied at a time."""

@@ -7,7 +7,6 @@ objects; a copy that is there already is only looked at.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +23,7 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.metadata.commits.pending_commits import LackingObject
 from spark_log.metadata.lines import plan_of
@@ -35,8 +35,6 @@ from spark_log.model import Placed
 from spark_log.roots.replica_puts import copy_missing, look_for
 from spark_log.runtime.fork_safety import renew_after_fork
 from spark_log.runtime.threads import SYSTEM_THREADS, Thread, at_exit
-
-logger = logging.getLogger("spark_log")
 
 PARALLEL = 4
 """Objects that are copied at a time."""

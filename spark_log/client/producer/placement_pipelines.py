@@ -12,7 +12,6 @@ records that go there.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -33,14 +32,13 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.commits.pending_commits import stuck_partition
 from spark_log.metadata.replicas.replicas import min_insync, targets_of
 from spark_log.metadata.state import State
 from spark_log.model import ACKS_ALL
 from spark_log.roots.replica_puts import REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX
 from spark_log.runtime.threads import Thread
-
-logger = logging.getLogger("spark_log")
 
 DRAIN_MS = 1000
 """How long a round waits for a pipeline that is about to end."""

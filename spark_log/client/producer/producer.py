@@ -8,7 +8,6 @@ placement group without enough replicas leave their round (`placement_pipelines.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -39,14 +38,13 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.model import ACKS_ALL
 from spark_log.positions import TIME_MS_MAX
 from spark_log.runtime.clock import stamps_of
 from spark_log.runtime.fork_safety import renew_after_fork
 from spark_log.runtime.threads import Thread, at_exit
 from spark_log.text import is_unicode, shown, type_of
-
-logger = logging.getLogger("spark_log")
 
 ROW_OVERHEAD = 16
 """Bytes per record in addition to key, value and headers, as segments count them."""

@@ -6,7 +6,6 @@ an open or aborted transaction except that its id was taken over, so readers nev
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from types import TracebackType
 from typing import Any
@@ -42,6 +41,7 @@ from spark_log.errors import (
     TransactionTimedOut,
 )
 from spark_log.journal.journal import Journal
+from spark_log.log_lines import logger
 from spark_log.metadata.commands import TRANSACTIONAL, AbortTransaction, InitProducer
 from spark_log.metadata.groups.group_commands import UNFENCED, Committer, check_read
 from spark_log.metadata.lines import plan_of
@@ -52,8 +52,6 @@ from spark_log.positions import TIME_MS_MAX
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.record_columns import Rows
 from spark_log.text import counted, shown
-
-logger = logging.getLogger("spark_log")
 
 Row = tuple[bytes | None, bytes | None, int, Headers | None, int | None]
 """Key, value, timestamp in ms, headers, partition."""

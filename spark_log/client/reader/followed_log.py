@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from spark_log.errors import OffsetOutOfRange
+from spark_log.log_lines import logger
 from spark_log.metadata.set_backs import beyond, lineage_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import TopicPartition
-
-logger = logging.getLogger("spark_log")
 
 
 class FollowedLog:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 
 from spark_log.configs.settings import cluster_config
@@ -11,6 +10,7 @@ from spark_log.journal.context import Context
 from spark_log.journal.storage.log_identity import check_is_no_mirror
 from spark_log.journal.storage.opening import KEPT_CHECKPOINTS, WAVE_MAX, View, check_same_log, was_kept
 from spark_log.journal.store_operations import Delete, Get, List, Put, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.formats.batch_format import decode_batch
 from spark_log.metadata.formats.checkpoint_format import check_checkpoint, encode_checkpoint, folded, reads_back
 from spark_log.store.object_names import (
@@ -23,8 +23,6 @@ from spark_log.store.object_names import (
     log_key,
     log_version,
 )
-
-logger = logging.getLogger("spark_log")
 
 
 def is_due(view: View) -> bool:

@@ -8,7 +8,6 @@ The storage is asked only if the difference exceeds `log.clock.skew.max.ms`: a c
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,11 +18,10 @@ from spark_log.configs.settings import cluster_config
 from spark_log.errors import ClockSkewed
 from spark_log.journal.storage.disk_reserve import with_reserve
 from spark_log.journal.store_operations import OWN_ROOT, Steps, StoreTime
+from spark_log.log_lines import logger
 from spark_log.metadata.state import State
 from spark_log.runtime.clock import Clock
 from spark_log.store.object_names import data_key
-
-logger = logging.getLogger("spark_log")
 
 CLOCK = "meta/pin/clock-"
 """Prefix of objects written to read the storage's time and then deleted; dead writers' are deleted with the pins."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from spark_log.bounds import UNREADABLE
 from spark_log.errors import InvalidRequest, NoLog, StorageUnavailable, UnsupportedVersion
 from spark_log.journal.storage.log_remains import find_remains, remains_error
 from spark_log.journal.store_operations import Get, PutAnswer, PutNew, Steps
+from spark_log.log_lines import logger
 from spark_log.store.object_names import FORMAT_KEY
 from spark_log.text import first_bytes
 
@@ -24,8 +24,6 @@ VERSIONS = (FORMAT_VERSION, MIRROR_VERSION, QUORUM_VERSION)
 TRIES = 5
 OF_BACKUP = "backup:"
 """Begins `Format.mirrors` in a root to which a backup is being restored."""
-
-logger = logging.getLogger("spark_log")
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

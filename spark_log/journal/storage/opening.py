@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from spark_log.errors import CorruptObject, SparkLogError
 from spark_log.journal.storage.beyond_the_end import is_of_lost_log, listed_beyond
 from spark_log.journal.storage.log_identity import LogIdentity, check_is_there, restored_error
 from spark_log.journal.store_operations import Answered, Changes, Get, List, Op, Steps
+from spark_log.log_lines import logger
 from spark_log.metadata.formats.batch_format import decode_batch, first_line
 from spark_log.metadata.formats.checkpoint_format import decode_checkpoint
 from spark_log.metadata.lines import follows, has_line_of
@@ -20,8 +20,6 @@ from spark_log.metadata.restores import record_id, seen_in, was_set_back
 from spark_log.metadata.set_backs import following, replaced
 from spark_log.metadata.state import State
 from spark_log.store.object_names import CHECKPOINTS, FORMAT_KEY, LOG, checkpoint_version, log_key
-
-logger = logging.getLogger("spark_log")
 
 KEPT_CHECKPOINTS = 2
 HOLE_PROBES = (1, 2, 4, 8, 16, 32, 64)

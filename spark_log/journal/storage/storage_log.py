@@ -6,7 +6,6 @@ with which put-if-absent was probed.
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from spark_log.journal.store_operations import (
     Stores,
     run,
 )
+from spark_log.log_lines import logger
 from spark_log.metadata.decide_coordinators import check_is_here
 from spark_log.metadata.formats.checkpoint_format import rebased
 from spark_log.metadata.state import State
@@ -53,7 +53,6 @@ _points: dict[str, str] = {}
 """Where the disks of the logs that this process has opened were mounted, by the URLs of the logs."""
 READ_AHEAD = 32
 """Versions that are read together with the checkpoint when a log on an object store is opened."""
-logger = logging.getLogger("spark_log")
 
 
 class StorageLog:

@@ -12,12 +12,12 @@ written or deleted is decided in `log_file_sequence.py`; the bytes are those of 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
 from spark_log.errors import CorruptObject, NoSpace, StorageError
+from spark_log.log_lines import logger
 from spark_log.quorum.messages import EMPTY, Position
 from spark_log.quorum.node.file_operations import Files
 from spark_log.quorum.node.log_file_sequence import (
@@ -40,7 +40,6 @@ SYNC_BYTES = 8 << 20
 """Bytes of a snapshot that one fsync makes durable: a larger fsync would delay those of the log."""
 PART, DOWNLOAD, NEW = ".part", ".download", ".new"
 """Endings of the names of files that are not complete: an own snapshot, one of the leader, a small file."""
-logger = logging.getLogger("spark_log")
 
 
 class Disk:

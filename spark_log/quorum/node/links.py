@@ -7,7 +7,6 @@ delays nobody else.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket as sockets
 import ssl
 from collections import deque
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import aiohttp
 
 from spark_log.errors import SparkLogError
+from spark_log.log_lines import logger
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.node.handshake import (
     PATH,
@@ -45,7 +45,6 @@ FLUSH_S, FLUSH_TRIES = 0.02, 25
 QUEUE_BYTES, QUEUE_MESSAGES = 2 * MESSAGE_BYTES_MAX, 256
 LARGE_BYTES = 64 << 10
 """Size of a message that has entries or a chunk, which are most of it."""
-logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 Tls: TypeAlias = "ssl.SSLContext | None"
 

@@ -14,7 +14,6 @@ has then.  A full disk does not: the node gives up the lead, and tries again unt
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
@@ -24,6 +23,7 @@ from uuid import uuid4
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError
 from spark_log.http.address import split_address
 from spark_log.http.tls import Tls, node_contexts
+from spark_log.log_lines import logger
 from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Message, ReplicaKey
@@ -49,7 +49,6 @@ UNKNOWN_S = 2.0
 WATCH_S = 1.0
 CLOSE_S = 5.0
 """For the writes that are under way when the node ends."""
-logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 
 

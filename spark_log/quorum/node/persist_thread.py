@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 from spark_log.errors import NoSpace
+from spark_log.log_lines import logger
 from spark_log.quorum.node.disk import Disk
 from spark_log.quorum.ready import Persist
 from spark_log.runtime.clock import Clock
@@ -18,7 +18,6 @@ RETRY_S = 1.0
 """Between attempts to write on a full disk."""
 TOGETHER_BYTES = 4 << 20
 """Bytes of data in a unit, unless one write has more."""
-logger = logging.getLogger("spark_log")
 
 
 class PersistThread:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +13,7 @@ from aiohttp import WSMsgType, web
 from spark_log.errors import AuthenticationFailed, InvalidRequest, SparkLogError
 from spark_log.http.connection_limits import ConnectionLimits
 from spark_log.http.http_port import KEEPALIVE_S, HttpPort, failure_response, let_in_all
+from spark_log.log_lines import logger
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.node.handshake import (
     PATH,
@@ -35,7 +35,6 @@ CLOSE_S = 0.5
 LIMITS = ConnectionLimits(
     body_bytes=1 << 10, connections=64, silent_connections=64, strangers_per_s=20, request_ms=5_000
 )
-logger = logging.getLogger("spark_log")
 Tool: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 """Answers a request of an operator's command.  Raises SparkLogError."""
 Tools: TypeAlias = Mapping[tuple[str, str], Tool]

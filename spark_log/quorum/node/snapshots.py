@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from spark_log.errors import NoSpace, StorageError
+from spark_log.log_lines import logger
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Position
 from spark_log.quorum.node.applier import Applier
@@ -19,7 +19,6 @@ from spark_log.runtime.daemon_threads import DaemonThreads
 AGAIN_S = 30.0
 """After a snapshot for which the disk had no space."""
 LOOK_S = 0.05
-logger = logging.getLogger("spark_log")
 
 
 class NodeSnapshots:

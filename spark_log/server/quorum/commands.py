@@ -7,7 +7,6 @@ final yet (`pipeline.py`).  Belongs to the event loop of the node.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from functools import partial
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, NoSpace, NotLeaderOrFollower, SparkLogError
 from spark_log.journal.batch_decision import decide_batch
 from spark_log.journal.context import DecisionRule, Proposal
+from spark_log.log_lines import logger
 from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import UpdateFeature
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
@@ -35,7 +35,6 @@ BATCH_MAX = 500
 """Maximum number of commands in one batch."""
 OFFERS_MAX = 16
 """Batches that are not final.  With more, the commands that arrive meanwhile share the next one."""
-logger = logging.getLogger("spark_log")
 
 
 class QuorumCommands:

@@ -7,7 +7,6 @@ to lead.  Replies, clients that read, and groups see final states only.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,6 +29,7 @@ from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
+from spark_log.log_lines import logger
 from spark_log.metadata.command_base import HeldPosition
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
@@ -67,7 +67,6 @@ from spark_log.store.retry import with_retries
 
 CONFIRM_S = 1.0
 """How often a leader confirms that it leads."""
-logger = logging.getLogger("spark_log")
 
 Result = TypeVar("Result")
 

@@ -5,7 +5,6 @@ Another log must not use the folder: its maintenance would delete the objects of
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random, SystemRandom
@@ -18,6 +17,7 @@ from spark_log.journal.storage.log_format import FORMAT_VERSION, QUORUM_VERSION,
 from spark_log.journal.storage.log_remains import find_remains, has_metadata, is_broker_root, remains_error
 from spark_log.journal.storage.storage_log import StorageLog, check_mounted
 from spark_log.journal.store_operations import Get, Steps, Stores, run
+from spark_log.log_lines import logger
 from spark_log.metadata.decide_coordinators import moved_to
 from spark_log.metadata.restores import is_former
 from spark_log.metadata.state import State
@@ -30,8 +30,6 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.object_names import CHECKPOINTS, DATA, FORMAT_KEY, LOG, SNAPSHOTS
 from spark_log.store.probe import probe_once
 from spark_log.store.retry import with_retries
-
-logger = logging.getLogger("spark_log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

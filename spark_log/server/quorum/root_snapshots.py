@@ -7,7 +7,6 @@ quorum that replaces another one has higher epochs.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ from functools import partial
 from spark_log.configs.settings import cluster_config
 from spark_log.errors import ConcurrentChange, CorruptObject, NoSpace, ObjectNotFound
 from spark_log.journal.failure_isolation import log_retry
+from spark_log.log_lines import logger
 from spark_log.metadata.formats.checkpoint_format import folded
 from spark_log.quorum.messages import Position
 from spark_log.quorum.snapshot_format import encode_snapshot, read_state
@@ -36,7 +36,6 @@ REST = 50
 """A snapshot that takes a second is followed by so many seconds without one."""
 LATE = 3
 """A copy is late if it has lacked changes for so many intervals."""
-logger = logging.getLogger("spark_log")
 
 
 def put_snapshot(store: ObjectStore, content: Content, unique: str, epoch: int | None = None) -> str:

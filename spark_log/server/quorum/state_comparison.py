@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
+from spark_log.log_lines import logger
 from spark_log.metadata.formats.state_digest import DIGEST_FORM
 from spark_log.metadata.state import State
 from spark_log.quorum.node.node import Node
 from spark_log.quorum.node.node_host import NodeHost
-
-logger = logging.getLogger("spark_log")
 
 
 class StateComparison:

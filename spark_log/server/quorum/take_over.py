@@ -7,12 +7,12 @@ final: so is everything before it then, what an earlier leader has left included
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from spark_log.errors import CorruptObject, LogMoved, NotLeaderOrFollower, SparkLogError
 from spark_log.http.address import this_host
+from spark_log.log_lines import logger
 from spark_log.metadata.formats.batch_format import encode_batch
 from spark_log.metadata.maintenance.decide_maintenance import bootstrap_records
 from spark_log.metadata.records import Batch, TakeOverRecord
@@ -21,7 +21,6 @@ from spark_log.server.quorum.leader import KnownLeader, QuorumLeader
 
 RETRY_S = 1.0
 CATCH_UP_S = 0.01
-logger = logging.getLogger("spark_log")
 
 
 class TakeOver:
