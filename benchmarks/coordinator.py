@@ -28,6 +28,7 @@ import common
 from _waiting import rebalance, wake
 
 import spark_log
+from spark_log.journal.store_operations import Ask
 from spark_log.metadata.commands import Append
 from spark_log.metadata.records import CommitRecord
 from spark_log.model import DataObject, Run
@@ -171,7 +172,7 @@ def client(address: str, name: str, each: int, pause_s: float, times: list[float
             )
             begun = time.perf_counter()
             # A client that requests no records of others: it waits only for its acknowledgement.
-            answered = link.ask(state.coordinator, [Append(commit=commit)], 2**53)
+            answered = link.ask(Ask(state.coordinator, [Append(commit=commit)], 2**53))
             times.append(time.perf_counter() - begun)
             time.sleep(pause_s)
             assert not isinstance(answered.outcomes[0], Exception), answered

@@ -28,6 +28,7 @@ from spark_log.errors import (
     StorageError,
     WrongRoot,
 )
+from spark_log.journal import store_operations as ops
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere
 from spark_log.journal.maintenance import seal_and_expire
 from spark_log.journal.maintenance_limits import LIMITS, StepLimits
@@ -325,7 +326,7 @@ class Journal:
         if absent := sorted(wanted - rows.keys()):
             assert self.link is not None, "topics are held through a coordinator"
             try:
-                found = self.link.objects(state.coordinator, absent)
+                found = self.link.objects(ops.AskObjects(state.coordinator, absent))
             except UNANSWERED:
                 self._require_all()
                 return None
@@ -432,11 +433,12 @@ class Journal:
         assert self.link is not None, "only a link reports changes"
         state, log = known.state, self._log
         if known.held is not None and isinstance(log, TopicFeed):
-            found = self.link.topics(state.coordinator, known.held, wait_ms=wait_ms, group=group, topics=topics)
+            found = self.link.topics(ops.AskTopics(state.coordinator, known.held, False, wait_ms, group, topics))
             if found.version < state.version:  # a standby that is behind, or a restored log
                 return lambda view: self.run(log.refresh(view))
             return lambda view: log.applied(view, found)
-        changes = self.link.changes(state.coordinator, state.version, wait_ms, group, topics, known.head)
+        asked = ops.AskChanges(state.coordinator, state.version, known.head, False, wait_ms, group, topics)
+        changes = self.link.changes(asked)
         if changes.lacks_head:
             return lambda view: self.run(self.metadata_log.refresh(view))
         if changes.version <= state.version:

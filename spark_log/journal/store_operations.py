@@ -164,11 +164,16 @@ class AskTopics(NamedTuple):
     holder: Leadership
     held: Holdings
     confirmed: bool = False
-    """The answer must include every change that was acknowledged before."""
+    """The coordinator reads the log first: the answer has every change that was acknowledged before."""
+    wait_ms: int = 0
+    """How long to wait for changes.  The wait also ends when a rebalance of `group` begins."""
+    group: str = ""
+    topics: Sequence[str] | None = None
+    """Ids; records of others, and positions of groups, end no wait.  None: all of them do."""
 
 
 class AskChanges(NamedTuple):
-    """A request of a process that reads the log through a coordinator alone, without a wait.  Answer: a `Changes`."""
+    """A request of a process that holds the whole state, for the versions after its own.  Answer: a `Changes`."""
 
     holder: Leadership
     since: int
@@ -176,7 +181,18 @@ class AskChanges(NamedTuple):
     head: bytes = b""
     """The first line of the record of that version, as in `Ask`."""
     confirmed: bool = False
-    """Whether the answer must be up to date, as in `AskTopics`."""
+    """The answer has every change that was acknowledged before; for a request without a wait."""
+    wait_ms: int = 0
+    """How long to wait for changes; this and the fields that follow are those of `AskTopics`."""
+    group: str = ""
+    topics: Sequence[str] | None = None
+
+
+class AskObjects(NamedTuple):
+    """Answer: by object, its size, index position and key of its copies; those that are gone are left out."""
+
+    holder: Leadership
+    names: Sequence[str]
 
 
 class AskSnapshot(NamedTuple):
@@ -195,7 +211,7 @@ class AskClaim(NamedTuple):
     holder: Leadership
     name: str
     value: bytes | None
-    """None: look for a claim."""
+    """None: look for a claim.  A process that gets the answer None makes it; others that look wait for that."""
     wait_ms: int = 0
     """How long to wait for another process that is making the claim."""
 
@@ -255,79 +271,23 @@ class Snapshot(NamedTuple):
 
 
 class Link(Protocol):
-    """Connects to coordinators."""
+    """Connects to coordinators.  All requests raise CoordinatorNotAvailable; `maybe_applied` if commands may have
+    arrived.
+    """
 
-    def ask(
-        self,
-        holder: Leadership,
-        commands: Sequence[Any],
-        since: int,
-        limit_ms: float = math.inf,
-        head: bytes = b"",
-        held: Holdings | None = None,
-    ) -> Answered:
-        """Send commands to the coordinator.
+    def ask(self, asked: Ask) -> Answered: ...
 
-        Raises CoordinatorNotAvailable if it did not answer; `maybe_applied` if the commands may have arrived.
-        """
+    def changes(self, asked: AskChanges) -> Changes: ...
 
-    def changes(
-        self,
-        holder: Leadership,
-        since: int,
-        wait_ms: int,
-        group: str = "",
-        topics: Sequence[str] | None = None,
-        head: bytes = b"",
-        *,
-        confirmed: bool = False,
-    ) -> Changes:
-        """Wait for versions after `since`, for at most `wait_ms`; also returns when a rebalance of `group` begins.
+    def topics(self, asked: AskTopics) -> Delta: ...
 
-        head:    first line of the record of version `since`; empty if not known.
-        topics:  ids; records of others, and positions of groups, end no wait.
-        confirmed:  as for `topics`, and without a wait.
-        Raises CoordinatorNotAvailable.
-        """
+    def objects(self, asked: AskObjects) -> Mapping[str, tuple[int, int, int]]: ...
 
-    def topics(
-        self,
-        holder: Leadership,
-        held: Holdings,
-        *,
-        confirmed: bool = False,
-        wait_ms: int = 0,
-        group: str = "",
-        topics: Sequence[str] | None = None,
-    ) -> Delta:
-        """The changes of the topics that this process holds.  With `wait_ms`, waits for them as `changes` does.
+    def snapshot(self, asked: AskSnapshot) -> Snapshot | None: ...
 
-        confirmed:  the coordinator reads the log first: the answer has every change that was acknowledged before.
-        Raises CoordinatorNotAvailable.
-        """
+    def claim(self, asked: AskClaim) -> bytes | None: ...
 
-    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
-        """Size, index position and key of the copies of objects; those that are gone are left out.
-
-        Raises CoordinatorNotAvailable.
-        """
-
-    def snapshot(self, holder: Leadership, version: int | None = None, at_least: int = 0) -> Snapshot | None:
-        """The whole state at a recent version, or at this one; None if that cannot be rebuilt any more.
-
-        Raises CoordinatorNotAvailable.
-        """
-
-    def claim(self, holder: Leadership, name: str, value: bytes | None, wait_ms: int = 0) -> bytes | None:
-        """The value that was claimed first under a name: this one or another.
-
-        value:    None: look for a claim.  None is returned if there is none; then this process is the one that makes
-                  it, and others that look wait for that, for at most `wait_ms`.
-        Raises CoordinatorNotAvailable.
-        """
-
-    def status(self, holder: Leadership) -> int:
-        """The version of the newest checkpoint.  Raises CoordinatorNotAvailable."""
+    def status(self, asked: AskStatus) -> int: ...
 
     def close(self) -> None:
         """Close unused connections."""
@@ -467,16 +427,16 @@ def _answer(request: Op | list[Op], stores: Stores, clock: Clock, link: Link | N
 def _asked(request: AskTopics | AskChanges | AskSnapshot | AskClaim | AskStatus, link: Link | None) -> Any:
     assert link is not None, "what is read through a coordinator has a link"
     match request:
-        case AskTopics(holder, held, confirmed):
-            return link.topics(holder, held, confirmed=confirmed)
-        case AskChanges(holder, since, head, confirmed):
-            return link.changes(holder, since, 0, head=head, confirmed=confirmed)
+        case AskTopics():
+            return link.topics(request)
+        case AskChanges():
+            return link.changes(request)
         case AskSnapshot():
-            return link.snapshot(*request)
+            return link.snapshot(request)
         case AskClaim():
-            return link.claim(*request)
-        case AskStatus(holder):
-            return link.status(holder)
+            return link.claim(request)
+        case AskStatus():
+            return link.status(request)
 
 
 def _ask(request: Ask, link: Link | None) -> Answered:
@@ -488,7 +448,7 @@ def _ask(request: Ask, link: Link | None) -> Answered:
             address=held.address,
             epoch=held.epoch,
         )
-    return link.ask(*request)
+    return link.ask(request)
 
 
 def _parallel(ops: list[Op], stores: Stores, clock: Clock) -> list[Any]:

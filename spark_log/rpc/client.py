@@ -28,11 +28,11 @@ from spark_log.http.address import Target, is_loopback, this_host
 from spark_log.http.client_connection import CONNECT_S, Connection, Endpoint, Wait, resolve
 from spark_log.http.failures import error_of
 from spark_log.http.tls import ca_context
-from spark_log.journal.store_operations import Answered, Changes, Snapshot
+from spark_log.journal import store_operations as ops
 from spark_log.log_lines import logger
 from spark_log.metadata.command_base import Command
 from spark_log.metadata.decide_coordinators import check_is_here
-from spark_log.metadata.projection import Delta, Holdings
+from spark_log.metadata.projection import Delta
 from spark_log.metadata.state import Leadership
 from spark_log.rpc.client_timeouts import ONE_ADDRESS, SEVERAL_ADDRESSES, ClientTimeouts
 from spark_log.rpc.health_check import get_health, health_of
@@ -184,92 +184,71 @@ class HttpLink:
             return found
         raise CoordinatorNotAvailable(f"{'; '.join(failures)}; {hint}") from last
 
-    def ask(
-        self,
-        holder: Leadership,
-        commands: Sequence[Any],
-        since: int,
-        limit_ms: float = math.inf,
-        head: bytes = b"",
-        held: Holdings | None = None,
-    ) -> Answered:
-        for command in commands:
+    def ask(self, asked: ops.Ask) -> ops.Answered:
+        for command in asked.commands:
             assert isinstance(command, Command), f"{command!r} is not a command and cannot be sent"
-        asked = CommandsRequest(
-            cluster_id=self.cluster_id, since=since, head=head.decode(), commands=tuple(commands), held=held
+        request = CommandsRequest(
+            cluster_id=self.cluster_id,
+            since=asked.since,
+            head=asked.head.decode(),
+            commands=tuple(asked.commands),
+            held=asked.held,
         )
-        limit_s = min(ANSWER_S, limit_ms / 1000)
-        data = self._first(holder, "POST", "/v1/commands", encode(asked), limit_s=limit_s)
+        limit_s = min(ANSWER_S, asked.limit_ms / 1000)
+        data = self._first(asked.holder, "POST", "/v1/commands", encode(request), limit_s=limit_s)
         reply: CommandsReply = decode(data, CommandsReply, "the coordinator's reply")
         outcomes = [
             command.unpack(outcome.reply) if outcome.failure is None else error_of(outcome.failure)
-            for command, outcome in zip(commands, reply.outcomes, strict=True)
+            for command, outcome in zip(asked.commands, reply.outcomes, strict=True)
         ]
-        return Answered(outcomes, [text.encode() for text in reply.batches], delta=reply.delta)
+        return ops.Answered(outcomes, [text.encode() for text in reply.batches], delta=reply.delta)
 
-    def changes(
-        self,
-        holder: Leadership,
-        since: int,
-        wait_ms: int,
-        group: str = "",
-        topics: Sequence[str] | None = None,
-        head: bytes = b"",
-        *,
-        confirmed: bool = False,
-    ) -> Changes:
-        asked = ChangesRequest(
+    def changes(self, asked: ops.AskChanges) -> ops.Changes:
+        request = ChangesRequest(
             cluster_id=self.cluster_id,
-            since=since,
-            head=head.decode(),
-            wait_ms=wait_ms,
-            topics=None if topics is None else tuple(topics),
-            group=group,
-            confirmed=confirmed,
+            since=asked.since,
+            head=asked.head.decode(),
+            wait_ms=asked.wait_ms,
+            topics=None if asked.topics is None else tuple(asked.topics),
+            group=asked.group,
+            confirmed=asked.confirmed,
         )
-        data = self._any(holder, "/v1/changes", asked, wait_ms)
+        data = self._any(asked.holder, "/v1/changes", request, asked.wait_ms)
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's reply")
-        return Changes(reply.version, [text.encode() for text in reply.batches], lacks_head=reply.lacks_head)
+        return ops.Changes(reply.version, [text.encode() for text in reply.batches], lacks_head=reply.lacks_head)
 
-    def topics(
-        self,
-        holder: Leadership,
-        held: Holdings,
-        *,
-        confirmed: bool = False,
-        wait_ms: int = 0,
-        group: str = "",
-        topics: Sequence[str] | None = None,
-    ) -> Delta:
-        asked = TopicsRequest(
+    def topics(self, asked: ops.AskTopics) -> Delta:
+        request = TopicsRequest(
             cluster_id=self.cluster_id,
-            held=msgspec.Raw(encode(held)),
-            confirmed=confirmed,
-            wait_ms=wait_ms,
-            topics=None if topics is None else tuple(topics),
-            group=group,
+            held=msgspec.Raw(encode(asked.held)),
+            confirmed=asked.confirmed,
+            wait_ms=asked.wait_ms,
+            topics=None if asked.topics is None else tuple(asked.topics),
+            group=asked.group,
         )
-        found: Delta = decode(self._any(holder, "/v1/topics", asked, wait_ms), Delta, "the coordinator's reply")
+        data = self._any(asked.holder, "/v1/topics", request, asked.wait_ms)
+        found: Delta = decode(data, Delta, "the coordinator's reply")
         return found
 
-    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
-        asked = ObjectsRequest(cluster_id=self.cluster_id, names=tuple(names))
-        reply: ObjectsReply = decode(self._any(holder, "/v1/objects", asked), ObjectsReply, "the coordinator's reply")
+    def objects(self, asked: ops.AskObjects) -> Mapping[str, tuple[int, int, int]]:
+        request = ObjectsRequest(cluster_id=self.cluster_id, names=tuple(asked.names))
+        data = self._any(asked.holder, "/v1/objects", request)
+        reply: ObjectsReply = decode(data, ObjectsReply, "the coordinator's reply")
         return reply.rows
 
-    def snapshot(self, holder: Leadership, version: int | None = None, at_least: int = 0) -> Snapshot | None:
-        wanted = SnapshotRequest(cluster_id=self.cluster_id, version=version, at_least=at_least)
-        return download(lambda asked: self._any(holder, "/v1/snapshot", asked), wanted)
+    def snapshot(self, asked: ops.AskSnapshot) -> ops.Snapshot | None:
+        wanted = SnapshotRequest(cluster_id=self.cluster_id, version=asked.version, at_least=asked.at_least)
+        return download(lambda request: self._any(asked.holder, "/v1/snapshot", request), wanted)
 
-    def claim(self, holder: Leadership, name: str, value: bytes | None, wait_ms: int = 0) -> bytes | None:
-        text = None if value is None else value.decode()
-        asked = ClaimRequest(cluster_id=self.cluster_id, name=name, value=text, wait_ms=wait_ms)
-        data = self._first(holder, "POST", "/v1/claim", encode(asked), wait_ms, changes_nothing=True)
+    def claim(self, asked: ops.AskClaim) -> bytes | None:
+        text = None if asked.value is None else asked.value.decode()
+        request = ClaimRequest(cluster_id=self.cluster_id, name=asked.name, value=text, wait_ms=asked.wait_ms)
+        data = self._first(asked.holder, "POST", "/v1/claim", encode(request), asked.wait_ms, changes_nothing=True)
         reply: ClaimReply = decode(data, ClaimReply, "the coordinator's reply")
         return None if reply.value is None else reply.value.encode()
 
-    def status(self, holder: Leadership) -> int:
-        reply: StatusReply = self.get(holder, "/v1/status", StatusReply)
+    def status(self, asked: ops.AskStatus) -> int:
+        reply: StatusReply = self.get(asked.holder, "/v1/status", StatusReply)
         return reply.checkpoint
 
     def get(self, holder: Leadership, path: str, kind: type[msgspec.Struct]) -> Any:

@@ -22,7 +22,11 @@ from spark_log.http.address import parse_target
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.served_log import ServedLog, ServedMetadata
-from spark_log.journal.store_operations import Answered, Stores
+from spark_log.journal.store_operations import (
+    Answered,
+    Ask,
+    Stores,
+)
 from spark_log.metadata.state import Leadership
 from spark_log.roots.root_options import RootOptions
 from spark_log.rpc.client import HttpLink
@@ -62,8 +66,8 @@ class LosingLink(HttpLink):
     loses, loses_leaving = True, False
     """The second: the answer to the next request to remove members of a group."""
 
-    def ask(self, holder: Leadership, commands: Sequence[Any], *more: Any, **named: Any) -> Answered:
-        answered = super().ask(holder, commands, *more, **named)
+    def ask(self, asked: Ask) -> Answered:
+        answered = super().ask(asked)
         self.loses = not self.loses
         if not self.loses:
             raise _lost()

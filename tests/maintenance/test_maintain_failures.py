@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,11 @@ from spark_log.http.address import Target, this_host
 from spark_log.journal.journal import Journal
 from spark_log.journal.maintenance_limits import StepLimits
 from spark_log.journal.sealing import seal
-from spark_log.journal.store_operations import Answered, Changes
+from spark_log.journal.store_operations import (
+    Answered,
+    Ask,
+    Changes,
+)
 from spark_log.maintenance.maintain import (
     Maintainer,
     collect_garbage,
@@ -36,7 +40,6 @@ from spark_log.maintenance.maintain import (
 )
 from spark_log.metadata.maintenance.decide_maintenance import decide_fence
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import Leadership
 from spark_log.metadata.topics.decide_topics import decide_delete_topic, decide_trim
 from spark_log.model import Slice
 from spark_log.recovery.verify import verify
@@ -443,8 +446,8 @@ def test_a_coordinator_that_is_gone_is_waited_for_once(
 class RefusingLink:
     """A link to a coordinator that takes no commands of this client."""
 
-    def ask(self, holder: Leadership, commands: Sequence[Any], *_: Any) -> Answered:
-        return Answered([AuthorizationFailed("the token may not do this") for _ in commands])
+    def ask(self, asked: Ask) -> Answered:
+        return Answered([AuthorizationFailed("the token may not do this") for _ in asked.commands])
 
     def changes(self, *_: Any) -> Changes:
         return Changes(0)

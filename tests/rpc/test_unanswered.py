@@ -15,6 +15,7 @@ import spark_log
 from spark_log.errors import CoordinatorNotAvailable
 from spark_log.http.address import Target, this_host
 from spark_log.http.client_connection import Endpoint
+from spark_log.journal.store_operations import Ask, AskChanges
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.rpc.client import HttpLink
@@ -92,9 +93,9 @@ def test_a_change_that_is_not_answered_says_so_and_is_not_sent_again_at_once(una
     create = CreateTopic(name="x", partitions=1, topic_id="x")
     began = time.monotonic()
     with pytest.raises(CoordinatorNotAvailable, match=r"no complete reply within 1 s, nor to GET /health") as first:
-        link.ask(holder, [create], 0)
+        link.ask(Ask(holder, [create], 0))
     with pytest.raises(CoordinatorNotAvailable, match="it does not answer") as second:
-        link.ask(holder, [create], 0)
+        link.ask(Ask(holder, [create], 0))
     assert time.monotonic() - began < SHORT_S
     assert (first.value.maybe_applied, second.value.maybe_applied) == (True, False)
     assert sum(data.startswith(b"POST") for data in unanswering.requests) == 1
@@ -112,7 +113,7 @@ def test_a_question_is_asked_at_the_next_address_in_the_same_call(
         log.append("t", [{"value": b"1"}])
         link = HttpLink(Target((unanswering.address, coordinator.address)), cluster_id=log.cluster_id)
         stale = Holder(1, unanswering.address, this_host())
-        assert link.changes(stale, 0, 0).version == log.journal.state.version
+        assert link.changes(AskChanges(stale, 0)).version == log.journal.state.version
         link.close()
 
 
@@ -131,5 +132,5 @@ def test_a_name_of_two_machines_is_tried_at_both(services: Services, tmp_path: P
         link.cluster_id = info.cluster_id
         holder = running.coordinator.state.coordinator._replace(address=name)
         create = CreateTopic(name="x", partitions=1, topic_id="x")
-        assert link.ask(holder, [create], 0).outcomes == ["x"] and len(silent.requests) == 2
+        assert link.ask(Ask(holder, [create], 0)).outcomes == ["x"] and len(silent.requests) == 2
         link.close()

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,11 @@ from spark_log.errors import (
 from spark_log.http.address import this_host
 from spark_log.journal.failure_isolation import log_retry
 from spark_log.journal.journal import Journal
-from spark_log.journal.store_operations import Answered, Changes
+from spark_log.journal.store_operations import (
+    Answered,
+    Ask,
+    Changes,
+)
 from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopic
 from spark_log.metadata.groups.group_commands import JoinGroup, RemoveMember
 from spark_log.metadata.records import CommitRecord
@@ -108,8 +112,8 @@ class Lossy:
         self._coordinator = coordinator
         self.loses = False
 
-    def ask(self, holder: Holder, commands: Sequence[Any], *_: Any) -> Answered:
-        answered = self._coordinator.submit(commands).result(60)
+    def ask(self, asked: Ask) -> Answered:
+        answered = self._coordinator.submit(asked.commands).result(60)
         if self.loses:
             self.loses = False
             error = CoordinatorNotAvailable("the answer was lost")

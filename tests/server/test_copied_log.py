@@ -12,6 +12,7 @@ import pytest
 import spark_log
 from spark_log import NewTopic
 from spark_log.errors import InconsistentClusterId
+from spark_log.journal.store_operations import AskChanges
 from spark_log.store.open import is_other_storage
 from tests.services import Services
 
@@ -62,7 +63,7 @@ def test_another_path_to_the_same_folder_is_the_same_log(original: Path, tmp_pat
     with spark_log.connect(tmp_path / "other", durability="os") as log:
         log.append("t", [{"value": b"2"}])
         state, link = log.journal.state, pickle.loads(pickle.dumps(log.journal.link))
-        assert link.changes(state.coordinator, state.version - 1, 0).version == state.version
+        assert link.changes(AskChanges(state.coordinator, state.version - 1)).version == state.version
 
 
 # Promise: copies.md#copy-a-log

@@ -17,6 +17,7 @@ from spark_log.errors import AuthenticationFailed, AuthorizationFailed, Coordina
 from spark_log.groups.messages import JoinGroupRequest, MemberProtocol
 from spark_log.groups.subscription import Subscription, encode
 from spark_log.http.address import is_loopback, is_own_host, parse_target, this_host
+from spark_log.journal.store_operations import Ask
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.rpc.client import HttpLink
@@ -94,7 +95,7 @@ def test_with_ca_the_holder_that_the_log_names_is_asked_by_tls(
     services_down = HttpLink(parse_target(f"pylog://127.0.0.1:1?ca={certificate[0]}"), WRITE, link.cluster_id)
     holder = Holder(1, listener.address, this_host())
     with pytest.raises(CoordinatorNotAvailable):
-        services_down.ask(holder, [CreateTopic(name="x", partitions=1, topic_id="x")], 0)
+        services_down.ask(Ask(holder, [CreateTopic(name="x", partitions=1, topic_id="x")], 0))
     assert listener.heard and all(map(is_tls, listener.heard))
     for one in (link, services_down):
         one.close()

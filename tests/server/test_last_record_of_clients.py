@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import spark_log
-from spark_log.journal.store_operations import Changes
+from spark_log.journal.store_operations import AskChanges, Changes
 from spark_log.metadata.state import State
 from spark_log.rpc.client import HttpLink
 from spark_log.rpc.messages import CommandsRequest, encode
@@ -25,7 +25,7 @@ def log(small: Running) -> spark_log.Log:
 def changes(log: spark_log.Log, since: int, head: bytes) -> Changes:
     state: State = log.journal.state
     assert isinstance(log.journal.link, HttpLink)
-    return log.journal.link.changes(state.coordinator, since, 0, head=head)
+    return log.journal.link.changes(AskChanges(state.coordinator, since, head=head))
 
 
 def test_the_records_after_a_record_of_the_coordinator_are_sent(small: Running, log: spark_log.Log) -> None:

@@ -15,6 +15,7 @@ import spark_log
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, SparkLogError
 from spark_log.groups.messages import HeartbeatRequest
 from spark_log.http.address import parse_target
+from spark_log.journal.store_operations import AskChanges
 from spark_log.quorum.node.directory import format_directory
 from spark_log.quorum.node.vote_and_identity import Meta
 from spark_log.rpc.client import HttpLink
@@ -130,7 +131,7 @@ def test_requests_that_wait_under_a_revoked_token_end(reloading: Reloading) -> N
 
         def wait(token: str) -> None:
             try:
-                found[token].append(links[token].changes(holder, version, 60_000))
+                found[token].append(links[token].changes(AskChanges(holder, version, wait_ms=60_000)))
             except SparkLogError as error:
                 found[token].append(error)
 

@@ -25,6 +25,7 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.http.address import parse_target
+from spark_log.journal.store_operations import AskClaim, AskSnapshot, AskStatus
 from spark_log.metadata.state import Leadership
 from spark_log.roots.root_options import RootOptions
 from spark_log.rpc.client import HttpLink
@@ -203,14 +204,14 @@ def test_one_of_many_tasks_makes_a_claim(running: Running) -> None:
         found = find_claim(url, store, cluster_id, CLAIM, served=True)
         if found is None:
             makers.append(number)
-            found = link.claim(Leadership(), CLAIM, claim_of(number))
+            found = link.claim(AskClaim(Leadership(), CLAIM, claim_of(number)))
         assert found is not None
         return found
 
     with ThreadPoolExecutor(20) as pool:
         found = set(pool.map(task, range(1, 21)))
     assert len(makers) == 1 and found == {claim_of(makers[0])}
-    assert link.claim(Leadership(), CLAIM, claim_of(99)) in found
+    assert link.claim(AskClaim(Leadership(), CLAIM, claim_of(99))) in found
     assert find_claim(url, store, cluster_id, CLAIM) in found
 
 
@@ -234,7 +235,7 @@ def test_other_files_are_not_claimed(running: Running, name: str, value: bytes) 
     """A client could write the metadata otherwise, or a claim that never expires."""
     link = HttpLink(parse_target(f"pylog://{running.coordinator.address}"), cluster_id=running.coordinator.cluster_id)
     with pytest.raises(InvalidRequest, match="name: |value: "):
-        link.claim(Leadership(), name, value)
+        link.claim(AskClaim(Leadership(), name, value))
 
 
 # Promise: security.md#quotas
@@ -247,7 +248,7 @@ def test_claims_have_a_quota(services: Services, tmp_path: Path) -> None:
 
     def refused(number: int) -> bool:
         try:
-            link.claim(Leadership(), f"{CLAIM}-{number}", claim_of(number))
+            link.claim(AskClaim(Leadership(), f"{CLAIM}-{number}", claim_of(number)))
         except ThrottlingQuotaExceeded as error:
             return 0 < error.retry_after_ms <= 1000
         return False
@@ -261,12 +262,15 @@ def test_a_snapshot_needs_a_token(guarded: str) -> None:
     """Any valid one, as all requests for changes: prefixes limit changes, and not what is read."""
     link = HttpLink(parse_target(f"pylog://{guarded}"), BILLING)
     link.cluster_id = link.info().cluster_id
-    found = link.snapshot(Leadership())
+    found = link.snapshot(AskSnapshot(Leadership()))
     assert found is not None
     without = HttpLink(parse_target(f"pylog://{guarded}"), cluster_id=link.cluster_id)
-    for ask in (without.snapshot, without.status, lambda holder: without.claim(holder, CLAIM, None)):
-        with pytest.raises(AuthenticationFailed):
-            ask(Leadership())
+    with pytest.raises(AuthenticationFailed):
+        without.snapshot(AskSnapshot(Leadership()))
+    with pytest.raises(AuthenticationFailed):
+        without.status(AskStatus(Leadership()))
+    with pytest.raises(AuthenticationFailed):
+        without.claim(AskClaim(Leadership(), CLAIM, None))
 
 
 def test_another_log_at_the_address_is_noticed(running: Running, services: Services, tmp_path: Path) -> None:
@@ -274,4 +278,4 @@ def test_another_log_at_the_address_is_noticed(running: Running, services: Servi
     other = services.start(tmp_path / "other", metadata="served").coordinator
     link = HttpLink(parse_target(f"pylog://{other.address}"), cluster_id=running.coordinator.cluster_id)
     with pytest.raises(InconsistentClusterId):
-        link.snapshot(Leadership())
+        link.snapshot(AskSnapshot(Leadership()))

@@ -32,6 +32,7 @@ from spark_log.groups.messages import (
 )
 from spark_log.http.address import Target, parse_target
 from spark_log.http.connection_limits import ConnectionLimits
+from spark_log.journal.store_operations import Ask
 from spark_log.metadata.commands import AbortTransaction, Append, CreateTopic, InitProducer
 from spark_log.metadata.groups.group_commands import DeleteOffsets
 from spark_log.metadata.records import CommitRecord
@@ -207,7 +208,7 @@ def test_what_a_token_is_not_for_is_refused_alone(guarded: str) -> None:
     with connect(guarded, BILLING) as log:
         link = HttpLink(parse_target(f"pylog://{guarded}"), BILLING, log.cluster_id)
         changes = [CreateTopic(name=name, partitions=1, topic_id=name) for name in ("others.new", "billing.new")]
-        refused, made = link.ask(log.journal.state.coordinator, changes, log.journal.state.version).outcomes
+        refused, made = link.ask(Ask(log.journal.state.coordinator, changes, log.journal.state.version)).outcomes
         link.close()
     assert isinstance(refused, AuthorizationFailed) and "not 'others.new'" in str(refused)
     with connect(guarded, READ) as log:
@@ -477,7 +478,7 @@ def test_a_bug_of_the_coordinator_may_have_done_what_was_asked(services: Service
     logging.getLogger("spark_log").setLevel(logging.CRITICAL + 1)
     try:
         with pytest.raises(CoordinatorNotAvailable, match="its log has the details") as change:
-            link.ask(held, [CreateTopic(name="x", partitions=1, topic_id="x")], 0)
+            link.ask(Ask(held, [CreateTopic(name="x", partitions=1, topic_id="x")], 0))
         with pytest.raises(CoordinatorNotAvailable) as question:
             link.groups(held)
     finally:

@@ -13,6 +13,7 @@ import spark_log
 from spark_log.errors import InvalidRequest
 from spark_log.http.address import Target
 from spark_log.http.failures import Failure
+from spark_log.journal.store_operations import AskChanges
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.rpc.client import HttpLink
 from spark_log.rpc.messages import PROTOCOL, ClusterInfo, encode
@@ -73,7 +74,7 @@ def test_a_coordinator_of_an_older_version_is_named_as_such(older: str) -> None:
     """The error says which request it does not support, and what to do."""
     link = HttpLink(Target((older,)))
     with pytest.raises(InvalidRequest, match=f"{older} does not support POST /v1/changes.*update the older one"):
-        link.changes(Holder(), 1, 0)
+        link.changes(AskChanges(Holder(), 1))
     link.close()
 
 

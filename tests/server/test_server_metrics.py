@@ -16,6 +16,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 import spark_log
+from spark_log.journal.store_operations import AskChanges
 from spark_log.rpc.messages import ChangesRequest, encode
 from spark_log.serve.serve import Running
 from spark_log.server.change_replies import CHANGES_BYTES_MAX
@@ -161,7 +162,7 @@ def test_who_waits_is_woken_by_a_commit(small: Running) -> None:
         assert link is not None
         threading.Timer(0.3, other.append, ("t", [{"value": b"news"}])).start()
         began = time.monotonic()
-        changes = link.changes(known.coordinator, known.version, 30_000)
+        changes = link.changes(AskChanges(known.coordinator, known.version, wait_ms=30_000))
         assert time.monotonic() - began < 15
         assert changes.version == known.version + 1 and b'"type":"commit"' in changes.batches[0]
 
@@ -178,7 +179,9 @@ def test_who_waits_for_a_topic_is_not_woken_by_records_of_others(small: Running)
         began = time.monotonic()
         threading.Timer(0.2, other.append, ("theirs", [{"value": b"news"}])).start()
         threading.Timer(1.0, other.append, ("mine", [{"value": b"news"}])).start()
-        changes = link.changes(known.coordinator, known.version, 30_000, topics=[known.names["mine"]])
+        changes = link.changes(
+            AskChanges(known.coordinator, known.version, wait_ms=30_000, topics=[known.names["mine"]])
+        )
         assert 0.9 < time.monotonic() - began < 15
         assert changes.version == known.version + 2 and len(changes.batches) == 2
 
@@ -197,7 +200,7 @@ def test_no_wake_up_is_lost(services: Services, tmp_path: Path) -> None:
             topic_id, version, heard = known.names[f"t{number % topics}"], known.version, 0
             while heard < appends // topics:
                 began = time.monotonic()
-                changes = link.changes(known.coordinator, version, 30_000, topics=[topic_id])
+                changes = link.changes(AskChanges(known.coordinator, version, wait_ms=30_000, topics=[topic_id]))
                 longest.append(time.monotonic() - began)
                 heard += sum(topic_id.encode() in batch for batch in changes.batches)
                 version = changes.version
@@ -246,10 +249,12 @@ def test_an_old_version_is_answered_at_once_only_if_there_is_news_for_who_asks(s
         assert link is not None
         log.append("busy", [{"value": b"x"}])
         began = time.monotonic()
-        changes = link.changes(known.coordinator, known.version, 30_000, topics=[known.names["busy"]])
+        changes = link.changes(
+            AskChanges(known.coordinator, known.version, wait_ms=30_000, topics=[known.names["busy"]])
+        )
         assert changes.version == known.version + 1 and time.monotonic() - began < 15
         began = time.monotonic()
-        changes = link.changes(known.coordinator, known.version, 400, topics=[known.names["quiet"]])
+        changes = link.changes(AskChanges(known.coordinator, known.version, wait_ms=400, topics=[known.names["quiet"]]))
         assert changes.version == known.version + 1 and 0.3 < time.monotonic() - began < 15
 
 

@@ -13,6 +13,7 @@ import pytest
 import spark_log
 from spark_log.errors import QuotaExceeded, ThrottlingQuotaExceeded
 from spark_log.http.address import parse_target
+from spark_log.journal.store_operations import Ask
 from spark_log.metadata.commands import InitProducer
 from spark_log.rpc.client import HttpLink
 from tests.processes import Process, free_port
@@ -126,7 +127,7 @@ def test_the_excess_is_a_retriable_error_that_says_when(limited: str) -> None:
         link.cluster_id = log.cluster_id
         log.append("billing.a", [{"value": b"x"}])
         many = [InitProducer(producer=f"txn:billing.{number}") for number in range(15)]
-        outcomes = link.ask(log.journal.state.coordinator, many, log.journal.state.version).outcomes
+        outcomes = link.ask(Ask(log.journal.state.coordinator, many, log.journal.state.version)).outcomes
     throttled = [one for one in outcomes if isinstance(one, ThrottlingQuotaExceeded)]
     assert throttled and not isinstance(outcomes[0], Exception)
     assert all(one.retriable and 0 < one.retry_after_ms <= 1000 and not one.maybe_applied for one in throttled)

@@ -14,6 +14,7 @@ from spark_log.errors import AuthenticationFailed
 from spark_log.http.address import parse_target
 from spark_log.journal.journal import LONG_POLL_MS_MAX, Journal
 from spark_log.journal.sealing import seal
+from spark_log.journal.store_operations import AskObjects, AskTopics
 from spark_log.metadata.projection import Holdings, apply, held_of, nothing_held
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Leadership
@@ -134,9 +135,9 @@ def test_a_standby_answers_with_the_newest_state(services: Services, tmp_path: P
             writer.append("mine", [{"value": b"x"}])
             link = HttpLink(parse_target(f"pylog://{standby.coordinator.address}"), cluster_id=writer.cluster_id)
             nothing = nothing_held(["mine"])
-            found = link.topics(Leadership(), held_of(nothing), confirmed=True)
+            found = link.topics(AskTopics(Leadership(), held_of(nothing), confirmed=True))
             writer.append("mine", [{"value": b"y"}])
-            again = link.topics(Leadership(), held_of(apply(nothing, found), found.head), confirmed=True)
+            again = link.topics(AskTopics(Leadership(), held_of(apply(nothing, found), found.head), confirmed=True))
             assert [part.end for part in found.topics["mine"].partitions] == [1]
             assert [part.end for part in again.topics["mine"].partitions] == [2]
             assert found.whole and not again.whole
@@ -150,9 +151,9 @@ def test_a_valid_token_is_required(guarded: str) -> None:
     """As for all that the log contains."""
     link = HttpLink(parse_target(f"pylog://{guarded}"))
     with pytest.raises(AuthenticationFailed):
-        link.topics(Leadership(), Holdings(0, "", {}, ()))
+        link.topics(AskTopics(Leadership(), Holdings(0, "", {}, ())))
     with pytest.raises(AuthenticationFailed):
-        link.objects(Leadership(), ["data/x"])
+        link.objects(AskObjects(Leadership(), ["data/x"]))
     link.close()
 
 

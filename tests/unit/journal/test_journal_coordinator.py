@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import Any
@@ -20,8 +20,11 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.storage.opening import View, follow
-from spark_log.journal.store_operations import Answered, Changes
-from spark_log.metadata.state import Leadership
+from spark_log.journal.store_operations import (
+    Answered,
+    Ask,
+    Changes,
+)
 from spark_log.metadata.topics.decide_topics import decide_create_topic
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
@@ -62,10 +65,10 @@ class HeldLink:
         self._leader = leader
         self.asked, self.go_on = Event(), Event()
 
-    def ask(self, holder: Leadership, commands: Sequence[Any], *_: Any) -> Answered:
+    def ask(self, asked: Ask) -> Answered:
         self.asked.set()
         assert self.go_on.wait(30)
-        return Answered([self._leader.propose(decide) for decide in commands], state=self._leader.state)
+        return Answered([self._leader.propose(decide) for decide in asked.commands], state=self._leader.state)
 
     def changes(self, *_: Any) -> Changes:
         return Changes(self._leader.state.version, state=self._leader.state)
@@ -139,7 +142,7 @@ class RefusingLink:
     def __init__(self, error: SparkLogError) -> None:
         self.error = error
 
-    def ask(self, holder: Leadership, commands: Sequence[Any], *_: Any) -> Answered:
+    def ask(self, asked: Ask) -> Answered:
         raise self.error
 
     def changes(self, *_: Any) -> Changes:

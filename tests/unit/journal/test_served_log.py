@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,10 +21,20 @@ from spark_log.errors import (
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.journal import Journal
 from spark_log.journal.served_log import ServedLog, ServedView
-from spark_log.journal.store_operations import Answered, Changes, Snapshot, Steps, Stores, run
+from spark_log.journal.store_operations import (
+    Answered,
+    Ask,
+    AskChanges,
+    AskClaim,
+    AskSnapshot,
+    AskStatus,
+    Changes,
+    Snapshot,
+    Steps,
+    Stores,
+    run,
+)
 from spark_log.metadata.commands import CreateTopic
-from spark_log.metadata.projection import Holdings
-from spark_log.metadata.state import Leadership
 from spark_log.store.memory import MemoryStore
 from spark_log.store.object_names import log_key
 from tests.unit.journal.sample_journals import numbers
@@ -47,43 +56,37 @@ class Leader:
         for topic in topics:
             self.journal.propose(create(topic))
 
-    def ask(
-        self,
-        holder: Leadership,
-        commands: Sequence[Any],
-        since: int,
-        limit_ms: float = math.inf,
-        head: bytes = b"",
-        held: Holdings | None = None,
-    ) -> Answered:
+    def ask(self, asked: Ask) -> Answered:
         self._check()
-        proposals = [Proposal(command) for command in commands]
+        proposals = [Proposal(command) for command in asked.commands]
         self.journal.carry_out(proposals)
         if not self.answers_changes:
             self.error = CoordinatorNotAvailable("killed")
             return Answered([one.reply for one in proposals])
         found = [one.reply if one.error is None else one.error for one in proposals]
-        return Answered(found, self._records(since))
+        return Answered(found, self._records(asked.since))
 
-    def changes(self, holder: Leadership, since: int, wait_ms: int, head: bytes = b"", **_: Any) -> Changes:
+    def changes(self, asked: AskChanges) -> Changes:
         self._check()
+        since, head = asked.since, asked.head
         version = self.journal.state.version
         known = self._head(since)
         if version < since or (head and known and head != known):
             return Changes(version, lacks_head=True)
         return Changes(version, self._records(since))
 
-    def claim(self, holder: Leadership, name: str, value: bytes | None, wait_ms: int = 0) -> bytes | None:
+    def claim(self, asked: AskClaim) -> bytes | None:
+        name, value = asked.name, asked.value
         log = self.journal.metadata_log
         return self.journal.run(log.claimed(name) if value is None else log.claim(name, value))
 
-    def status(self, holder: Leadership) -> int:
+    def status(self, asked: AskStatus) -> int:
         return self.journal.run(self.journal.metadata_log.status()).checkpoint
 
-    def snapshot(self, holder: Leadership, version: int | None = None, at_least: int = 0) -> Snapshot | None:
+    def snapshot(self, asked: AskSnapshot) -> Snapshot | None:
         self._check()
-        if version is not None:
-            found = self.journal.state_at(version)
+        if asked.version is not None:
+            found = self.journal.state_at(asked.version)
             return None if found is None else Snapshot(found)
         self.snapshots += 1
         return Snapshot(self.journal.state, self._head(self.journal.state.version))
@@ -112,10 +115,10 @@ class Two(Leader):
         self._refuses = refuses
         self._old = Snapshot(self.journal.state, self._head(self.journal.state.version))
 
-    def snapshot(self, holder: Leadership, version: int | None = None, at_least: int = 0) -> Snapshot | None:
+    def snapshot(self, asked: AskSnapshot) -> Snapshot | None:
         self.snapshots += 1
-        if self._refuses and at_least > self._old.state.version:
-            return super().snapshot(holder, version, at_least)
+        if self._refuses and asked.at_least > self._old.state.version:
+            return super().snapshot(asked)
         return self._old
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -20,7 +19,13 @@ from spark_log.errors import (
     WrongRoot,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.store_operations import Answered, Changes
+from spark_log.journal.store_operations import (
+    Answered,
+    Ask,
+    AskObjects,
+    AskTopics,
+    Changes,
+)
 from spark_log.journal.topic_feed import UNANSWERED_MS
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.projection import Delta, Holdings, delta, object_rows
@@ -58,32 +63,24 @@ class Leader:
             self.journal.propose(CreateTopic(name=name, partitions=partitions, topic_id=f"id-{name}"))
             self._note_head()
 
-    def ask(
-        self,
-        holder: Leadership,
-        commands: Sequence[Any],
-        since: int,
-        limit_ms: float = math.inf,
-        head: bytes = b"",
-        held: Holdings | None = None,
-    ) -> Answered:
-        self._check(holder)
+    def ask(self, asked: Ask) -> Answered:
+        self._check(asked.holder)
         self.asked.set()
         assert self.may_answer.wait(30)
-        found = [self.journal.propose(command) for command in commands]
+        found = [self.journal.propose(command) for command in asked.commands]
         self._note_head()
-        assert held is not None
-        return Answered(found, delta=self._delta(held))
+        assert asked.held is not None
+        return Answered(found, delta=self._delta(asked.held))
 
     def changes(self, *_: Any, **__: Any) -> Changes:
         return Changes(self.journal.state.version)
 
-    def topics(self, holder: Leadership, held: Holdings, *, confirmed: bool = False, **_: Any) -> Delta:
-        if confirmed and self.confirming is not None:
-            return self.confirming.topics(holder, held)
+    def topics(self, asked: AskTopics) -> Delta:
+        if asked.confirmed and self.confirming is not None:
+            return self.confirming.topics(AskTopics(asked.holder, asked.held))
         self.requests += 1
-        self._check(holder)
-        return self._delta(held)
+        self._check(asked.holder)
+        return self._delta(asked.held)
 
     def _check(self, holder: Leadership) -> None:
         if self.error is not None:
@@ -98,8 +95,8 @@ class Leader:
     def _note_head(self) -> None:
         self._heads[self.journal.state.version] = self.journal.view.head.decode()
 
-    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        return object_rows(self.journal.state, names)
+    def objects(self, asked: AskObjects) -> Mapping[str, tuple[int, int]]:
+        return object_rows(self.journal.state, asked.names)
 
     def close(self) -> None:
         """Nothing is open."""
