@@ -11,6 +11,7 @@ from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from spark_log.positions import format_timestamp_ms
 from spark_log.text import counted, printable, shown
 
 if TYPE_CHECKING:
@@ -105,7 +106,10 @@ def _rows(part: object) -> bool:
 
 def _cells(name: str, value: object) -> dict[str, object]:
     """The columns of a row: one for each field of a value, or one with the value."""
-    return {field: getattr(value, field) for field in _fields(value)} or {name: value}
+    found = {field: getattr(value, field) for field in _fields(value)} or {name: value}
+    if isinstance(created := found.get("created_ms"), int):
+        found["created_ms"] = format_timestamp_ms(created)
+    return found
 
 
 def _short(value: object) -> str:

@@ -279,7 +279,7 @@ def _is_bytes(type_: pa.DataType) -> bool:
 def _binary(name: str, array: pa.Array) -> pa.Array:
     if not (pa.types.is_null(array.type) or _is_text(array.type) or _is_bytes(array.type)):
         raise InvalidRecord(
-            f"column {name!r} has type {array.type}: expected string or binary (in Spark, cast it or use to_json)"
+            f"column {name!r} has type {array.type}: expected string or binary: cast it, or use to_json in Spark"
         )
     return _cast(name, array, pa.binary())
 

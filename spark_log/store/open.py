@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,6 +14,7 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.local import Guard, LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.mounts import mount_of, mount_point_of, unmounted_point
+from spark_log.store.object_names import FORMAT_KEY
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 """At least two letters: one letter is a Windows drive."""
@@ -80,6 +82,14 @@ def mount_of_url(url: str) -> int:
 def unmounted_point_of_url(url: str) -> str:
     """The point by `unmounted_point`, for the URL of a store; empty for a bucket."""
     return unmounted_point(_path_of(url, url.removeprefix("file:"))) if url.startswith("file:") else ""
+
+
+def log_around(url: str) -> str:
+    """The folder of a log in which that of a URL is; empty if there is none, and for a bucket."""
+    if not url.startswith("file:"):
+        return ""
+    around = Path(_path_of(url, url.removeprefix("file:"))).parent
+    return str(around) if (around / FORMAT_KEY).exists() else ""
 
 
 def free_of_url(url: str) -> int | None:

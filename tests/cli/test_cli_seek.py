@@ -44,6 +44,12 @@ def test_a_shift_starts_from_a_committed_offset(grouped: Pylog) -> None:
     )
 
 
+def test_a_seek_says_how_to_go_back(grouped: Pylog) -> None:
+    """It can be undone, unlike other changes that ask."""
+    said = grouped.refused("group", "seek", "billing", "--to", "earliest")
+    assert "--export saves its offsets" in said and "--yes" in said and "cannot be undone" not in said
+
+
 # Promise: command-line.md#move-a-group
 def test_several_topics_and_partitions(grouped: Pylog) -> None:
     """--topic may be repeated, and names several partitions as Kafka's does."""

@@ -132,7 +132,9 @@ def test_trim(pylog: Pylog) -> None:
     pylog.ok("topic", "trim", "orders", "--to", "latest-4", "-p", "1", "--yes")
     assert pylog.json("topic", "offsets", "orders")[1] == {"partition": 1, "start": 6, "end": 10}
     assert "no partition 7" in pylog.refused("topic", "trim", "orders", "--to", "latest", "-p", "7", "--yes")
-    assert "6 to 10" in pylog.refused("topic", "trim", "orders", "--to", "11", "-p", "1", "--yes")
+    assert "-p N" not in (said := pylog.refused("topic", "trim", "orders", "--to", "11", "-p", "1", "--yes"))
+    assert "6 to 10" in said
+    assert "-p N" in pylog.refused("topic", "trim", "orders", "--to", "7", "--yes")  # partition 0 is empty
 
 
 # Promise: cli.md#pylog-topic-offsets

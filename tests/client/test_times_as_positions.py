@@ -73,7 +73,8 @@ def test_topics_are_listed_by_name(log: spark_log.Log) -> None:
     assert list(topics) == ["bills", "orders"] and "orders" in topics
     assert (topics["orders"].partitions, topics["orders"].records) == (1, 10)
     assert (topics["bills"].partitions, topics["bills"].configs) == (3, {"retention.ms": "1000"})
-    assert "<td>bills</td>" in topics._repr_html_()  # type: ignore[attr-defined]
+    page = topics._repr_html_()  # type: ignore[attr-defined]
+    assert "<td>bills</td>" in page and f"<td>{format_timestamp_ms(topics['bills'].created_ms)}</td>" in page
 
 
 @pytest.mark.parametrize("given", ["b", None, ("b", 3)])

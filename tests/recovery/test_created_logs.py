@@ -67,6 +67,9 @@ def test_a_new_log_is_announced_once(tmp_path: Path, caplog: pytest.LogCaptureFi
     a_log(tmp_path / "log", values="")
     a_log(tmp_path / "log")
     assert [CREATED in text for text in caplog.messages] == [True] and f"{tmp_path}/log" in caplog.text
+    assert "in the folder of the log" not in caplog.text
+    a_log(tmp_path / "log" / "t", values="")
+    assert f"in the folder of the log at {tmp_path}/log, whose topics are not folders" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from pyspark_pylog.export.parquet_files import ParquetFile, WrittenFile, by_fold
 from pyspark_pylog.export.planning import divide
 from pyspark_pylog.export.task import Written, result_of, write_files
 from pyspark_pylog.jobs import export as job
-from pyspark_pylog.jobs.job_support import PYTHON_LATE, sentence, storage_beside
+from pyspark_pylog.jobs.job_support import NO_JAVA, PYTHON_LATE, sentence, storage_beside
 from pyspark_pylog.log.open_log import planned_log
 from pyspark_pylog.options.parse import Location
 
@@ -380,7 +380,9 @@ def test_bytes_that_are_not_text_are_named(classic: SparkSession, topic: Log, to
 
 
 def test_a_query_that_failed_is_named_without_its_state() -> None:
-    """A late Python gets the remedy."""
+    """A late Python gets the remedy, and so does a machine without Java."""
+    gone = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+    assert sentence(Exception(gone)) == gone + NO_JAVA
     query = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
     for failed, advice in (("Division by zero.", ""), ("Python worker failed to connect back.", PYTHON_LATE)):
         error = Exception(f"{query}{failed}\n=== Streaming Query ===\nThread State: RUNNABLE")

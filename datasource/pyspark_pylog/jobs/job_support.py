@@ -269,6 +269,8 @@ PYTHON_LATE = (
     "\nSpark waits some seconds for a Python process, and the machine was too busy: run this again, with less beside"
 )
 
+NO_JAVA = "\nSpark needs Java 17 or newer: put `java` into PATH, or set JAVA_HOME"
+
 
 def check_log(args: argparse.Namespace) -> None:
     """Raises the error of opening the log of the job."""
@@ -325,6 +327,8 @@ def sentence(error: Exception) -> str:
     if found:
         return str(found[-1])
     advice = PYTHON_LATE if re.search("CANNOT_OPEN_SOCKET|Python worker failed to connect back", text) else ""
+    if "JAVA_GATEWAY_EXITED" in text:
+        advice = NO_JAVA
     return text.partition("\n=== Streaming Query ===")[0] + advice
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spark_log.model import TopicPartition
 
 COLUMNS = ["topic", "partition", "from", "to"]
+UNDO = "pylog group describe --export saves its offsets first, and --from-file reads them back"
 GOALS = "give one of --to POSITION, --to-group GROUP, --shift-by N and --from-file FILE"
 
 
@@ -101,7 +102,7 @@ def seek(
     rows = _moves(state, name, new)
     if dry_run:
         emit_rows(session, COLUMNS, rows)
-    elif confirmed(f"move group {name} in {counted(len(rows), 'partition')}", dry_run=False, yes=yes):
+    elif confirmed(f"move group {name} in {counted(len(rows), 'partition')}", dry_run=False, yes=yes, undo=UNDO):
         log.admin.alter_consumer_group_offsets(
             name, {tp: OffsetAndMetadata(offset, _text(state, name, tp, offset)) for tp, offset in new.items()}
         )

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.common.base import LONG, POSITION, Noun, config_option, confirmed, guarded, pass_session, verb
+from spark_log.cli.common.base import (
+    LONG,
+    POSITION,
+    Failed,
+    Noun,
+    config_option,
+    confirmed,
+    guarded,
+    pass_session,
+    verb,
+)
 from spark_log.cli.common.completion import complete_topics
 from spark_log.cli.common.output import Table, echo, emit_line, emit_parts, emit_rows
 from spark_log.cli.common.session import CommandSession
@@ -398,10 +408,16 @@ def trim(
       pylog topic trim orders --to now-7d
     """
     from spark_log.client.reader.positions_to_offsets import partition_of, resolve
+    from spark_log.errors import OffsetOutOfRange
 
     log = session.connect()
     tps = partitions_named(log, name, partition)
-    offsets = resolve(log.journal, dict.fromkeys(tps, position))
+    try:
+        offsets = resolve(log.journal, dict.fromkeys(tps, position))
+    except OffsetOutOfRange as error:
+        if len(tps) < 2:
+            raise
+        raise Failed(f"{error}; nothing was removed: trim one partition with -p N, or give a time for all") from error
     state = log.journal.state
     starts = {tp: partition_of(state, tp)[1].start for tp in tps}
     rows = [

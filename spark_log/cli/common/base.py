@@ -350,8 +350,12 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")(function)
 
 
-def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
-    """Whether to continue.  Asks on a terminal; without a terminal, --yes is required."""
+def confirmed(what: str, *, dry_run: bool, yes: bool, undo: str = "") -> bool:
+    """Whether to continue.  Asks on a terminal; without a terminal, --yes is required.
+
+    undo:  how a user gets back what was there; empty: it cannot be undone.
+    """
+    what_then = f" ({undo})" if undo else ", and cannot be undone"
     if dry_run:
         echo(f"would {what}", err=True)
         return False
@@ -360,7 +364,7 @@ def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
     if not sys.stdin.isatty():
         params = click.get_current_context().command.params
         shown = ", or --dry-run to see it" if any("--dry-run" in param.opts for param in params) else ""
-        raise Failed(f"this would {what}, and cannot be undone: give --yes to do it{shown}")
-    if not click.confirm(f"This will {printable_lines(what)}, and cannot be undone. Continue?", err=True):
+        raise Failed(f"this would {what}{what_then}: give --yes to do it{shown}")
+    if not click.confirm(f"This will {printable_lines(what)}{what_then}. Continue?", err=True):
         raise Failed("nothing was done")
     return True

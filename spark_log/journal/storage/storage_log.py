@@ -42,7 +42,7 @@ from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
 from spark_log.store.mounts import is_mounted
 from spark_log.store.object_names import CHECKPOINTS, FORMAT_KEY, checkpoint_version
-from spark_log.store.open import mount_point_of_url, unmounted_point_of_url
+from spark_log.store.open import log_around, mount_point_of_url, unmounted_point_of_url
 from spark_log.store.probe import probe_once
 
 RELIST_MS = 60_000
@@ -275,7 +275,7 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool, opens_la
         cluster_id = context.unique() + context.unique()
         data = begin_log(stores, context, cluster_id)
         if not url.startswith("memory:") and parse_format(data, url).cluster_id == cluster_id:
-            logger.warning("created a new log at %s, because there was none", url)
+            logger.warning("created a new log at %s, because there was none%s", url, _inside(url))
     form = parse_format(data, url)
     check_is_stored_here(form, url)
     if point := mount_point_of_url(url):
@@ -284,6 +284,12 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool, opens_la
         form.check_restored(url)
         raise NoLog(f"the mirror at {url} has nothing of {form.mirrors} yet: wait for `pylog mirror run`")
     return StorageLog(context, form, stores.metadata, None if opens_later else listed, opens_later=opens_later)
+
+
+def _inside(url: str) -> str:
+    """What to say of a new log in the folder of another one: its user may have taken a folder for a topic."""
+    around = log_around(url)
+    return f"; it is in the folder of the log at {around}, whose topics are not folders" if around else ""
 
 
 def check_mounted(url: str) -> None:
