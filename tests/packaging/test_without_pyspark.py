@@ -1,4 +1,4 @@
-"""A Python without pyspark has the log, and is told what the rest needs."""
+"""A Python without pyspark: the log works, and the rest names the packages that it needs."""
 
 from __future__ import annotations
 

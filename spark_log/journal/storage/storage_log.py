@@ -287,7 +287,7 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool, opens_la
 
 
 def _inside(url: str) -> str:
-    """What to say of a new log in the folder of another one: its user may have taken a folder for a topic."""
+    """The end of a warning about a new log in the folder of another one, if a user takes a folder for a topic."""
     around = log_around(url)
     return f"; it is in the folder of the log at {around}, whose topics are not folders" if around else ""
 
