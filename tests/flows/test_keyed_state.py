@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from tests.restored import copy_of, restored
 WAIT_S = 60.0
 REQUESTS = 60
 """More than a start, a batch and its commit take."""
+LOGS = 6
+"""Logs in which processes die at the same time."""
 COUNTS = spark_log.keyed("counts", pa.schema([("n", pa.int64())]))
 
 
@@ -400,12 +403,17 @@ class DyingStore(StoreWrapper):
 # Promise: tasks/flow.md#exactly-once, tasks/flow.md#keep-state-by-key
 def test_a_process_may_die_at_each_request(tmp_path: Path) -> None:
     """From its join to behind its first commit: the next process continues, and each word is counted once."""
-    log, words = made(str(tmp_path), 2), "a b c d"
+    with ThreadPoolExecutor(LOGS) as logs:  # nearly all of the time is spent waiting
+        list(logs.map(lambda n: die_at(str(tmp_path / str(n)), range(1 + n, REQUESTS, LOGS)), range(LOGS)))
+
+
+def die_at(url: str, numbers: Iterable[int]) -> None:
+    log, words = made(url, 2), "a b c d"
     write(log, words)
-    with start(str(tmp_path)) as flow:
+    with start(url) as flow:
         flow.process_all_available(WAIT_S)
-    for requests in range(1, REQUESTS):
-        store = DyingStore(LocalStore(str(tmp_path), "os"))
+    for requests in numbers:
+        store = DyingStore(LocalStore(url, "os"))
         dying = running(store, requests)
         store.left = requests
         write(log, "a b c d")
@@ -414,7 +422,7 @@ def test_a_process_may_die_at_each_request(tmp_path: Path) -> None:
             dying.start()
             has_started = True
         eventually(lambda store=store: store.is_dead, WAIT_S)
-        with start(str(tmp_path)) as flow:
+        with start(url) as flow:
             flow.process_all_available(WAIT_S)
         if has_started:
             dying.stop(WAIT_S)
