@@ -52,7 +52,7 @@ from spark_log.gateway.produced_batches import (
     uncompressed,
 )
 from spark_log.gateway.record_batch import HEADER_BYTES, US_PER_MS, sealed
-from spark_log.gateway.sequences import Numbered, Sequences, WrittenBatch, WrongSequence
+from spark_log.gateway.sequences import Numbered, SequencePlace, Sequences, WrittenBatch, WrongSequence
 from spark_log.gateway.stored_batches import Encoded, StoredBatches
 from spark_log.journal.journal import Journal
 from spark_log.metadata.set_backs import lineage_of
@@ -119,6 +119,10 @@ class Waiting:
     @property
     def key(self) -> TopicKey:
         return self.topic_id, self.partition
+
+    @property
+    def place(self) -> SequencePlace:
+        return SequencePlace(self.topic, self.partition, self.topic_id)
 
     @property
     def numbers(self) -> Numbered | None:
@@ -272,7 +276,7 @@ class RoundWriter:
             at[one.key] += one.batch.records
             one.outcome = WriteOutcome(offset=offset, time_ms=committed.time_ms if body.append_time else -1)
             if (numbers := one.numbers) is not None:
-                self._sequences.add(one.key, WrittenBatch(numbers, offset, one.outcome.time_ms))
+                self._sequences.add(one.place, WrittenBatch(numbers, offset, one.outcome.time_ms))
         for key, batches in kept.items():
             assert self._batches is not None, "otherwise nothing is kept"
             self._batches.keep(state, key, batches)
@@ -354,7 +358,7 @@ def accept(
 
 def _note_repeat(one: Waiting, sequences: Sequences) -> None:
     """A batch that is in the log stays written, wherever it is in the round, and whatever the rules are by now."""
-    if one.outcome is None and one.numbers is not None and (known := sequences.written(one.key, one.numbers)):
+    if one.outcome is None and one.numbers is not None and (known := sequences.written(one.place, one.numbers)):
         one.outcome = WriteOutcome(offset=known.offset, time_ms=known.time_ms)
 
 
@@ -425,7 +429,7 @@ def _in_order(bodies: Sequence[_Body], sequences: Sequences) -> list[_Body]:
             if one.repeated is not None:
                 continue
             try:
-                sequences.check(one.key, numbers, before[-1].numbers if before else None)
+                sequences.check(one.place, numbers, before[-1].numbers if before else None)
             except WrongSequence as error:
                 one.refuse(error)
                 continue

@@ -18,7 +18,6 @@ from spark_log.gateway.error_codes import (
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     PRODUCER_FENCED,
 )
-from spark_log.metadata.state import TopicKey
 
 BATCHES_KEPT = 5
 """A producer has as many under way in a partition."""
@@ -34,6 +33,18 @@ class WrongSequence(SparkLogError):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class SequencePlace(NamedTuple):
+    """A partition.  A producer continues with its numbers if the topic is deleted and created again."""
+
+    topic: str
+    partition: int
+    topic_id: str
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return self.topic, self.partition
 
 
 class Numbered(NamedTuple):
@@ -58,10 +69,17 @@ class WrittenBatch(NamedTuple):
     """The log's time of its records; -1: they have their own."""
 
 
+class _Written(NamedTuple):
+    """The last batches of a producer in a partition, all of one epoch."""
+
+    topic_id: str
+    batches: deque[WrittenBatch]
+
+
 class _Producer:
     def __init__(self) -> None:
-        self.written: dict[TopicKey, deque[WrittenBatch]] = {}
-        """The last ones of each partition, all of one epoch: a producer raises it in one partition after the other."""
+        self.written: dict[tuple[str, int], _Written] = {}
+        """By the name of a partition: a producer raises its epoch in one after the other."""
         self.fenced = False
 
 
@@ -91,12 +109,15 @@ class Sequences:
         known = self._producers.get(producer)
         return known is not None and not known.fenced
 
-    def written(self, key: TopicKey, batch: Numbered) -> WrittenBatch | None:
+    def written(self, place: SequencePlace, batch: Numbered) -> WrittenBatch | None:
         """The batch in the log that this one repeats."""
         known = self._producers.get(batch.producer)
-        return next((one for one in known.written.get(key, ()) if one.numbers == batch), None) if known else None
+        written = known.written.get(place.name) if known else None
+        if written is None or written.topic_id != place.topic_id:
+            return None
+        return next((one for one in written.batches if one.numbers == batch), None)
 
-    def check(self, key: TopicKey, batch: Numbered, before: Numbered | None = None) -> None:
+    def check(self, place: SequencePlace, batch: Numbered, before: Numbered | None = None) -> None:
         """Raises WrongSequence, unless a batch that is not written is the next one of its producer.
 
         before:  the batch of the producer and the partition that is about to be written.
@@ -108,27 +129,28 @@ class Sequences:
                 "the gateway cannot tell whether it has written this batch before: it was started again, or a commit "
                 "has failed; make a new producer, and read the topic if records must not be written twice",
             )
-        written = known.written.get(key)
-        last = before or (written[-1].numbers if written else None)
+        written = known.written.get(place.name)
+        last = before or (written.batches[-1].numbers if written else None)
         if last is not None and batch.epoch < last.epoch:
             raise WrongSequence(INVALID_PRODUCER_EPOCH, f"epoch {batch.epoch}, and the last one was {last.epoch}")
         expected = last.next if last is not None and batch.epoch == last.epoch else 0
-        if batch.first == expected:
+        is_first = before is None and written is not None and written.topic_id != place.topic_id
+        if batch.first == expected or (is_first and batch.first == 0):
             return
         # Clients take a duplicate for written: all of its records must be.
         is_written = before is None and expected and (expected - batch.next) % SEQUENCES < SEQUENCES // 2
         code = DUPLICATE_SEQUENCE_NUMBER if is_written else OUT_OF_ORDER_SEQUENCE_NUMBER
         raise WrongSequence(code, f"sequence {batch.first}, expected {expected}")
 
-    def add(self, key: TopicKey, written: WrittenBatch) -> None:
+    def add(self, place: SequencePlace, written: WrittenBatch) -> None:
         """A batch was written that `check` has let through."""
         numbers = written.numbers
         with self._lock:
             known = self._producers.get(numbers.producer) or _Producer()
-            before = known.written.get(key)
-            if before is None or before[-1].numbers.epoch != numbers.epoch:
-                before = known.written[key] = deque(maxlen=BATCHES_KEPT)
-            before.append(written)
+            before = known.written.get(place.name)
+            if before is None or before.topic_id != place.topic_id or before.batches[-1].numbers.epoch != numbers.epoch:
+                before = known.written[place.name] = _Written(place.topic_id, deque(maxlen=BATCHES_KEPT))
+            before.batches.append(written)
             self._keep(numbers.producer, known)
 
     def _keep(self, producer: int, known: _Producer) -> None:

@@ -134,6 +134,29 @@ def test_kafka_python_writes_in_order(
 
 
 # Promise: gateway.md#writes
+def test_idempotent_producers_continue_in_a_topic_that_was_created_again(
+    log: spark_log.Log, serve: Serve, python_client: Callable[..., Any]
+) -> None:
+    """Their numbers continue, too."""
+    address, failed = serve().address, list[object]()
+    librdkafka = confluent_kafka.Producer({"bootstrap.servers": address, "enable.idempotence": True, "log_level": 0})
+    python = python_client(KafkaProducer, address, enable_idempotence=True)
+
+    def write(value: bytes) -> None:
+        librdkafka.produce("orders", value, partition=0, on_delivery=lambda error, _: failed.append(error))
+        assert librdkafka.flush(DEADLINE_S) == 0
+        python.send("orders", value, partition=1).get(DEADLINE_S)
+
+    for value in (b"old 0", b"old 1", b"old 2"):
+        write(value)
+    log.admin.delete_topics(["orders"])
+    log.create_topic(NewTopic("orders", 2))
+    for value in (b"new 0", b"new 1"):
+        write(value)
+    assert values(log) == values(log, partition=1) == [b"new 0", b"new 1"] and not any(failed)
+
+
+# Promise: gateway.md#writes
 def test_each_partition_has_its_error(log: spark_log.Log, serve: Serve) -> None:
     """Nothing of a batch with an error is written, and what is beside it is."""
     log.create_topic(NewTopic("small", 1, {"max.message.bytes": "500"}))

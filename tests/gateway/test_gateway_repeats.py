@@ -29,7 +29,7 @@ from spark_log.gateway.error_codes import (
 from spark_log.gateway.messages import ApiVersionsRequest, ProducedPartition, ProducedTopic, ProduceRequest
 from spark_log.gateway.produced_batches import HEADERS_MAX, HEADERS_TOGETHER_MAX, parse_batch
 from spark_log.gateway.rounds import RoundWriter, Waiting, WriteOutcome, patience_ms
-from spark_log.gateway.sequences import PRODUCERS_KEPT, Numbered, Sequences, WrittenBatch, WrongSequence
+from spark_log.gateway.sequences import PRODUCERS_KEPT, Numbered, SequencePlace, Sequences, WrittenBatch, WrongSequence
 from spark_log.journal.journal import Journal
 from spark_log.server.tokens import parse_tokens
 from spark_log.store.object_names import DATA
@@ -37,7 +37,7 @@ from spark_log.store.open import open_store
 from tests.gateway.running import DEADLINE_S, Running, frame, received
 from tests.services import Services
 
-KEY = ("topic", 0)
+PLACE = SequencePlace("topic", 0, "its id")
 Write = Callable[..., list[tuple[int, int]]]
 
 
@@ -109,6 +109,32 @@ def test_a_producer_raises_its_epoch_in_one_partition_after_the_other(
     assert (values(log), values(log, partition=1)) == ([b"new", b"later"], [b"old"])
 
 
+# Promise: gateway.md#writes
+def test_a_producer_continues_in_a_topic_that_was_created_again(
+    log: spark_log.Log, write: Write, sequences: Sequences
+) -> None:
+    """With its next number, as Kafka's clients do, or with the first one.  No batch is left out for another."""
+    one, other = sequences.new_id(), sequences.new_id()
+    old = [batch(b"old", b"old", producer=producer, sequence=0) for producer in (one, other)]
+    assert write(("orders", 0, old[0]), ("orders", 0, old[1])) == [(NONE, 0), (NONE, 2)]
+    log.admin.delete_topics(["orders"])
+    log.create_topic(NewTopic("orders", 1))
+    new = [batch(b"new", producer=one, sequence=sequence) for sequence in range(2, 5)]
+    first = batch(b"first", producer=other, sequence=0)
+    assert write(("orders", 0, new[1])) == [(OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
+    assert write(("orders", 0, new[0]), ("orders", 0, new[1]), ("orders", 0, first)) == [
+        (NONE, 0),
+        (NONE, 1),
+        (NONE, 2),
+    ]
+    assert write(("orders", 0, new[1]), ("orders", 0, new[2]), ("orders", 0, first)) == [
+        (NONE, 1),
+        (NONE, 3),
+        (NONE, 2),
+    ]
+    assert values(log) == [b"new", b"new", b"first", b"new"]
+
+
 def test_a_rule_that_was_changed_elsewhere_concerns_its_topic_alone(
     log: spark_log.Log, write: Write, sequences: Sequences
 ) -> None:
@@ -146,7 +172,7 @@ def test_a_topic_that_the_gateway_may_not_write_concerns_nobody_else(tmp_path: P
         RoundWriter(log.journal, sequences).write(round_)
         codes = [found.outcome.code if found.outcome else 99 for found in round_]
         assert codes == [TOPIC_AUTHORIZATION_FAILED, NONE, TOPIC_AUTHORIZATION_FAILED]
-        sequences.check((ids["shop.a"], 0), Numbered(one, 0, 1, 1))  # it is not fenced
+        sequences.check(SequencePlace("shop.a", 0, ids["shop.a"]), Numbered(one, 0, 1, 1))  # it is not fenced
     services.close()
     loop.close()
 
@@ -175,7 +201,7 @@ def test_the_most_patient_client_decides_how_long_a_round_is_tried() -> None:
 
 def refused(sequences: Sequences, batch: Numbered, before: Numbered | None = None) -> int:
     with pytest.raises(WrongSequence) as found:
-        sequences.check(KEY, batch, before)
+        sequences.check(PLACE, batch, before)
     return found.value.code
 
 
@@ -185,7 +211,7 @@ def test_only_a_batch_that_is_written_is_a_duplicate(sequences: Sequences) -> No
     assert refused(sequences, Numbered(one, 0, 10, 5)) == OUT_OF_ORDER_SEQUENCE_NUMBER  # the first one has failed
     assert refused(sequences, Numbered(one, 0, (1 << 31) - 5, 5)) == OUT_OF_ORDER_SEQUENCE_NUMBER
     for first in range(0, 80, 10):
-        sequences.add(KEY, WrittenBatch(Numbered(one, 0, first, 10), first, -1))
+        sequences.add(PLACE, WrittenBatch(Numbered(one, 0, first, 10), first, -1))
     assert refused(sequences, Numbered(one, 0, 0, 10)) == DUPLICATE_SEQUENCE_NUMBER
     assert refused(sequences, Numbered(one, 0, 75, 10)) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refused(sequences, Numbered(one, 0, 80, 5), Numbered(one, 0, 80, 10)) == OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -194,7 +220,7 @@ def test_only_a_batch_that_is_written_is_a_duplicate(sequences: Sequences) -> No
 def test_a_producer_that_is_forgotten_is_fenced(sequences: Sequences) -> None:
     """Its first batch may be in the log."""
     one = sequences.new_id()
-    sequences.add(KEY, WrittenBatch(Numbered(one, 0, 0, 1), 0, -1))
+    sequences.add(PLACE, WrittenBatch(Numbered(one, 0, 0, 1), 0, -1))
     for _ in range(PRODUCERS_KEPT):
         sequences.new_id()
     assert refused(sequences, Numbered(one, 0, 0, 1)) == PRODUCER_FENCED
