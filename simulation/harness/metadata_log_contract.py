@@ -209,12 +209,16 @@ class ClientLogContract:
 class MetadataLogContract(ClientLogContract):
     """The whole interface."""
 
-    def test_states_before_a_checkpoint_are_not_known_any_more(self, new: Callable[[], OpenLog]) -> None:
-        """Later ones are."""
+    def test_states_before_two_checkpoints_are_not_known_any_more(self, new: Callable[[], OpenLog]) -> None:
+        """Later ones are: a query whose tasks agreed on one can run on for as long as to the next checkpoint but one."""
         one = new()
-        view = one.create(one.create(one.open(), "a"), "b")
-        one.run(one.log.checkpoint(view))
-        assert one.run(one.log.state_at(1)) is None and one.run(one.log.state_at(2)) == view.state
+        first = one.create(one.open(), "a")
+        second = one.create(first, "b")
+        view = one.run(one.log.checkpoint(second))
+        assert [one.run(one.log.state_at(version)) for version in (1, 2)] == [first.state, second.state]
+        third = one.create(view, "c")
+        one.run(one.log.checkpoint(third))
+        assert [one.run(one.log.state_at(version)) for version in (1, 2, 3)] == [None, second.state, third.state]
 
     def test_claims_expire_with_the_fence(self, new: Callable[[], OpenLog]) -> None:
         """Only those of versions at or below it."""

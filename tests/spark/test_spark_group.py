@@ -320,6 +320,7 @@ def test_a_query_that_died_in_its_first_batch_has_its_group_again_at_once(url: s
     """Spark then asks again for the first offset, which is in no checkpoint; the batch begins at the same offset."""
     died = Query(url, startingOffsets="latest-2")
     died.plan()
+    assert soon(filled, 3)
     filled.append("t", [{"value": "x", "partition": 0}] * 4)
     again = Query(url, died, startingOffsets="latest-2")
     assert again.read() == [*rows("t-0", 3, 5), *rows("t-1", 3, 5)]

@@ -233,10 +233,10 @@ def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> No
 
 
 def test_a_version_that_is_not_known_any_more_is_told(wide: spark_log.Log) -> None:
-    """Of many positions, when a checkpoint took its place before anybody asked where groups stood."""
+    """Of many positions, when two checkpoints took its place before anybody asked where groups stood."""
     seen, version = planned_log(location(wide), wide.journal), wide.journal.state.version
     agreed_value(seen, "meta/pin/q", lambda _: encode(pin_of(wide.journal.refresh())))
-    for number in range(110):
+    for number in range(210):
         commit(wide, "a", number % 5)
     wide.journal.finish_maintenance()
     with pytest.raises(ConcurrentChange, match=f"version {version} of the log, .* run the query again"):

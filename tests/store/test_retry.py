@@ -19,6 +19,7 @@ from spark_log.client.producer.commit import PlainProducer
 from spark_log.client.reader.fetch import fetch
 from spark_log.errors import AccessDenied, CommitUnknown, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
+from spark_log.journal.storage.storage_log import IDLE_MS
 from spark_log.store.base import Bytes, Chunks, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
@@ -31,7 +32,7 @@ class Failing(Wrapper):
     def __init__(self, inner: ObjectStore, clock: ManualClock | None = None) -> None:
         super().__init__(inner)
         self.clock = clock
-        self.left, self.takes_ms, self.asked = 0, 0.0, 0
+        self.left, self.takes_ms, self.asked = 0, 0, 0
         self.kind, self.prefix = "", ""
         self.error: Callable[[str], Exception] = StorageUnavailable
 
@@ -113,13 +114,27 @@ def test_an_append_whose_data_was_not_put_is_not_in(log: spark_log.Log, failing:
 # Promise: clients.md#errors, storage-failures.md#when-the-storage-is-busy-or-unreachable
 @pytest.mark.parametrize("kind", ["put_new", "get", "list"])
 def test_a_commit_whose_outcome_is_not_known_may_be_in(log: spark_log.Log, failing: Failing, kind: str) -> None:
-    """The storage fails when the record is put or read back."""
+    """The storage fails when the record is put or read back, and before the next attempts."""
     epoch = log.journal.recent().version
     uploaded = upload_rows(log.journal, "t", [{"value": "v"}], epoch)
     failing.fail(kind, "meta/", 10_000)
     with pytest.raises(CommitUnknown) as raised:
         PlainProducer(log.journal).commit(epoch, [uploaded])
     assert raised.value.maybe_applied
+
+
+def test_a_commit_of_an_idle_process_that_cannot_read_is_not_in(
+    log: spark_log.Log, failing: Failing, clock: ManualClock
+) -> None:
+    """It reads the last records before it puts one."""
+    epoch = log.journal.recent().version
+    uploaded = upload_rows(log.journal, "t", [{"value": "v"}], epoch)
+    clock.ms += 1 + IDLE_MS
+    failing.fail("get", "meta/", 10_000)
+    with pytest.raises(StorageUnavailable) as raised:
+        PlainProducer(log.journal).commit(epoch, [uploaded])
+    failing.left = 0
+    assert not raised.value.maybe_applied and log.read("t").num_rows == 0
 
 
 def test_a_refused_commit_is_not_in(log: spark_log.Log, failing: Failing) -> None:

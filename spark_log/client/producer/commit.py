@@ -40,6 +40,7 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.journal import Journal
+from spark_log.journal.proposal_queue import failure_of
 from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
 from spark_log.log_lines import logger
 from spark_log.metadata.commands import SLICES_INLINE_MAX, Append
@@ -288,18 +289,20 @@ def _persist(clock: Clock, propose: Propose, append: Append, retry: RetryPolicy,
     for left in reversed(range(retry.tries)):
         try:
             return propose(append, retry.deadline_ms, maintenance=maintenance)
-        except SparkLogError as error:
-            away = isinstance(error, CoordinatorNotAvailable)
+        except SparkLogError as failed:
+            error, away = failed, isinstance(failed, CoordinatorNotAvailable)
             unchecked = away or isinstance(error, NotCoordinator | StorageUnavailable) or not error.retriable
             error.maybe_applied = error.maybe_applied or (unknown and unchecked)
+            if isinstance(error, StorageUnavailable):  # before this attempt put anything
+                error = failure_of(error)
             waited_for = away and (unknown or retry.deadline_ms is not None)
             if not (waited_for or isinstance(error, CommitUnknown | ConcurrentChange)):
-                raise
+                raise error
             unknown = unknown or not away
             now = clock.monotonic_ms() + wait
             late = now - began >= STORAGE_MS_MAX and isinstance(error, CommitUnknown)
             if not left or late or (retry.deadline_ms is not None and now >= retry.deadline_ms):
-                raise
+                raise error
         clock.sleep_ms(wait)
         wait = min(2 * wait, retry.backoff_ms_max)
     raise AssertionError("the last try returns or raises")

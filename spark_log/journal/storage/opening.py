@@ -175,24 +175,26 @@ def _is_new() -> Steps[bool]:
 
 
 def state_at(version: int) -> Steps[State | None]:
-    """The state at a recent version; None if it cannot be rebuilt, because a newer checkpoint exists."""
+    """The state at a recent version; None if it cannot be rebuilt, because it is before the newest two checkpoints."""
     names = yield List(CHECKPOINTS)
     absent: set[str] = set()
-    while checkpoint_version(newest_checkpoint(names)) <= version:
-        base = yield from _load(names, 0, absent)
-        if base is None:
-            names = yield List(CHECKPOINTS)
-            continue
-        state = base.view.state
-        keys = _log_keys(state.version + 1, version - state.version)
+    while was_kept(version + 1, names):
+        earlier = [name for name in names[-KEPT_CHECKPOINTS:] if checkpoint_version(name) <= version]
+        base = yield from _load(earlier, 0, absent)
+        keys = [] if base is None else _log_keys(base.view.state.version + 1, version - base.view.state.version)
         batches = yield [Get(key) for key in keys]
         names = yield List(CHECKPOINTS)
-        if tuple(names[-KEPT_CHECKPOINTS:]) == base.newest:  # so these reads are on the chain, as in `catch_up`
+        if base is None:
+            continue
+        state = base.view.state
+        if was_kept(state.version + 1, names):  # so these reads are on the chain
             if None in batches:
                 return None
             for key, batch in zip(keys, batches, strict=True):
                 state = replay(state, decode_batch(batch, key))
             return state
+        if base.view.damaged:
+            return None
     return None
 
 
