@@ -49,7 +49,7 @@ def test_the_job_runs_a_flow_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert job.returncode == 0, said
     summary = json.loads(out.splitlines()[-1])
     assert (summary["state"], summary["records_in"], summary["records_out"], summary["lag"]) == ("stopped", 2, 4, 0)
-    assert "flow f: " in said and "Traceback" not in said
+    assert "flow f: " in said and "Traceback" not in said, said
     for topic in ("out", "last"):
         assert sorted(log.read(topic)["value"].to_pylist()) == [b"A", b"B"]
     assert log.admin.describe_consumer_groups(["f"])["f"].state == "Empty"
