@@ -42,6 +42,10 @@ REPORT, STOP, REPLACED = "report", "stop", "replaced"
 REPORT_S = 1.0
 """How long the driver waits for the counts of a task."""
 LOOK_S = 0.1
+ENDS_S = 30.0
+"""How long the flow waits for Spark to end the job of tasks that have ended: a job that is cancelled, or whose
+application stops, before Spark has taken in the ends of its tasks, fills the log with errors.
+"""
 NOT_STARTED = "Spark has not started task {}: does the application have a free core for it?"
 
 
@@ -133,12 +137,17 @@ class SparkTask:
         """The task settles its counts before it reports them."""
 
     def run(self) -> None:
-        """Wait until the task has ended.  Raises its error, or that of the Spark job."""
+        """Wait until the task has ended, and with it the Spark job.  Raises its error, or that of the job."""
         self._job.begin()
         with self._changed:
             self._changed.wait_for(lambda: self._ended)
         if self._error is not None:
             raise self._error
+        self._job.ended.wait(ENDS_S)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended
 
     def end(self, error: BaseException | None) -> None:
         """The Spark job has ended, and with it the task."""
@@ -214,7 +223,7 @@ class _FlowJob:
         """By the number of a task: the member that its attempts take the place of."""
         self._joining = threading.Lock()
         self.key = secrets.token_bytes(32)
-        self._begun, self._ended = threading.Lock(), threading.Event()
+        self._begun, self.ended = threading.Lock(), threading.Event()
 
     def begin(self) -> None:
         """Start the job, once."""
@@ -236,7 +245,7 @@ class _FlowJob:
                     if isinstance(found, SparkLogError)
                     else SparkLogError(f"flow {self._options.name!r}: the Spark job failed: {sentence(found)}")
                 )
-        self._ended.set()
+        self.ended.set()
         self._leave()
         for task in self.tasks:
             task.end(error)
@@ -302,8 +311,10 @@ class _FlowJob:
     def _stop(self, tag: str) -> None:
         """When the flow is stopped, let running tasks finish, and end the job, which may wait to start others."""
         self._stopping.wait()
-        while not self._ended.wait(LOOK_S):
+        while not self.ended.wait(LOOK_S):
             if not [task for task in self.tasks if task.stop()]:
+                if all(task.has_ended for task in self.tasks) and self.ended.wait(ENDS_S):
+                    return
                 with suppress(Exception):  # the application ends
                     self._spark.sparkContext.cancelJobsWithTag(tag)
 

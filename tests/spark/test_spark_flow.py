@@ -60,8 +60,11 @@ def start(spark: SparkSession | None, log: spark_log.Log, **more: Any) -> Flow:
 
 # Promise: tasks/flow.md#in-tasks-of-spark
 def test_a_flow_runs_in_tasks_of_spark(classic: SparkSession, tmp_path: Path) -> None:
-    """Its progress is that of its tasks; it stops by `stop`, and at a record at which the function fails."""
-    log = made(tmp_path)
+    """Its progress is that of its tasks; it stops by `stop`, and at a record at which the function fails.
+
+    A stop cancels no job whose tasks have ended.
+    """
+    log, spark_jobs = made(tmp_path), classic.sparkContext.statusTracker()
     fill(log, *map(str, range(20)))
     with start(classic, log) as flow:
         flow.process_all_available(WAIT_S)
@@ -71,6 +74,9 @@ def test_a_flow_runs_in_tasks_of_spark(classic: SparkSession, tmp_path: Path) ->
     assert (progress.records_in, progress.records_out, progress.lag, progress.restarts) == (21, 21, 0, 0)
     assert progress.error == "" and progress.batches >= 2 and progress.batch_ms_p50 > 0
     assert flow.progress.state == "stopped" and out(log) == sorted(map(str, range(21)))
+    job = max(spark_jobs.getJobIdsForGroup())
+    assert wait_until(lambda: spark_jobs.getJobInfo(job).status != "RUNNING")
+    assert spark_jobs.getJobInfo(job).status == "SUCCEEDED"
     fill(log, "-1")
     with pytest.raises(FunctionFailed, match=r"ValueError: negative; nothing of its batch") as failed:
         start(classic, log).await_termination(WAIT_S)

@@ -297,12 +297,12 @@ def _persist(clock: Clock, propose: Propose, append: Append, retry: RetryPolicy,
                 error = failure_of(error)
             waited_for = away and (unknown or retry.deadline_ms is not None)
             if not (waited_for or isinstance(error, CommitUnknown | ConcurrentChange)):
-                raise error
+                raise error  # noqa: B904  it has its cause
             unknown = unknown or not away
             now = clock.monotonic_ms() + wait
             late = now - began >= STORAGE_MS_MAX and isinstance(error, CommitUnknown)
             if not left or late or (retry.deadline_ms is not None and now >= retry.deadline_ms):
-                raise error
+                raise error  # noqa: B904  it has its cause
         clock.sleep_ms(wait)
         wait = min(2 * wait, retry.backoff_ms_max)
     raise AssertionError("the last try returns or raises")
