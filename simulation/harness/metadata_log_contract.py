@@ -210,7 +210,7 @@ class MetadataLogContract(ClientLogContract):
     """The whole interface."""
 
     def test_states_before_two_checkpoints_are_not_known_any_more(self, new: Callable[[], OpenLog]) -> None:
-        """Later ones are: a query whose tasks agreed on one can run on for as long as to the next checkpoint but one."""
+        """Later ones are: tasks of a query that agreed on one can begin until the next checkpoint but one."""
         one = new()
         first = one.create(one.open(), "a")
         second = one.create(first, "b")

@@ -24,7 +24,7 @@ def upper(table, state, names):
 """
 
 OWN_FRAME = r'File ".*/(pyspark_pylog|spark_log)/.*", line|File ".*/app\.py", line'
-"""Of a traceback.  A daemon of Spark prints one of its own if the application stops before the daemon's worker ends."""
+"""A line of a traceback of the job.  A daemon of Spark prints another one if Spark stops before the daemon's worker."""
 
 
 # Promise: tasks/flow.md#as-a-spark-job
