@@ -130,7 +130,9 @@ def test_a_group_that_stands_nowhere_needs_a_topic(grouped: Pylog) -> None:
     assert "give its partitions with --topic" in grouped.refused("group", "seek", "new", "--to", "5", "--yes")
     grouped.ok("group", "seek", "new", "--to", "5", "--topic", "orders:1", "--yes")
     assert where(grouped, "new") == [5]
-    assert "move group new in 1 partition," in grouped.refused("group", "seek", "new", "--to", "6")
+    assert "move group new in 1 partition (pylog group describe --export saves" in grouped.refused(
+        "group", "seek", "new", "--to", "6"
+    )
     assert grouped.run("group", "delete", "new", "--dry-run").stderr == "would delete group new with 1 position\n"
 
 

@@ -17,6 +17,7 @@ import spark_log
 from spark_log.errors import CoordinatorNotAvailable
 from spark_log.http.address import parse_target
 from spark_log.http.connection_limits import ConnectionLimits
+from spark_log.journal.store_operations import Ask
 from spark_log.metadata.commands import CreateTopic
 from spark_log.rpc.client import HttpLink
 from spark_log.rpc.health_check import health_of
@@ -153,7 +154,8 @@ def test_clients_above_the_limit_are_told_so(limited: tuple[Running, str]) -> No
             late.info()
         assert is_healthy(url)
         links[0].cluster_id = running.coordinator.cluster_id
-        links[0].ask(running.coordinator.state.coordinator, [CreateTopic(name="x", partitions=1, topic_id="x")], 0)
+        create = CreateTopic(name="x", partitions=1, topic_id="x")
+        links[0].ask(Ask(running.coordinator.state.coordinator, [create], 0))
         links.pop().close()
         eventually(lambda: _answers(late))
         links.append(late)
