@@ -28,6 +28,9 @@ class ConsumerGroupState(str, Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     """All have joined; waits until the leader's assignment is durable."""
     STABLE = "Stable"
+    UNKNOWN = "Unknown"
+    """The log has its members, but no coordinator says whether they still run: members of a gateway, or of a
+    coordinator that was stopped."""
     DEAD = "Dead"
     """Deleted, or moved to another coordinator."""
 

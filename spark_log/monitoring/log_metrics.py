@@ -149,8 +149,9 @@ class GroupSummary(NamedTuple):
 def summary_of(state: State, name: str) -> GroupSummary:
     """A group as the log has it.  `describe_group` has the same, with the members."""
     group = state.groups[name]
-    if group.roster is not None and members_in_force(state, name):
-        return GroupSummary(ConsumerGroupState.STABLE.value, len(group.roster.members), group.roster.generation)
+    if group.roster is not None and group.roster.members:
+        known = ConsumerGroupState.STABLE if members_in_force(state, name) else ConsumerGroupState.UNKNOWN
+        return GroupSummary(known.value, len(group.roster.members), group.roster.generation)
     members = len(group.shares) or int(bool(group.member) or group.session is not None)
     return GroupSummary(
         (ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY).value, members, group.generation

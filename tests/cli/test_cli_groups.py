@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from spark_log import connect
 from spark_log.client.consumer.membership import Membership, SessionRequest
-from spark_log.errors import NoOffsetForPartition
+from spark_log.errors import IllegalGeneration, NoOffsetForPartition
 from spark_log.http.address import this_host
 from spark_log.metadata.groups.group_commands import JoinGroup
 from tests.cli.commands import Pylog
@@ -164,6 +165,21 @@ def test_a_consumer_is_shown_with_its_client_id_and_its_process(grouped: Pylog) 
     journal.propose(JoinGroup(group="billing", member="0123456789abcdef"))
     (member,) = grouped.json("group", "describe", "billing")["members"]
     assert (member["client_id"], member["host"], member["process"]) == (None, None, None)
+
+
+def test_a_change_names_the_consumer_that_may_run(tmp_path: Path) -> None:
+    """Without a coordinator.  A consumer of a deleted group learns that it was deleted."""
+    pylog = Pylog(tmp_path / "alone")
+    with connect(pylog.url) as log:
+        log.append("orders", [{"value": "v"}])
+        with log.consumer("orders", group_id="billing", auto_offset_reset="earliest") as consumer:
+            consumer.poll(timeout_ms=5_000)
+            consumer.commit()
+            for arguments in (("seek", "billing", "--to", "latest", "--yes"), ("delete", "billing", "--yes")):
+                found = pylog.run("group", *arguments)
+                assert found.exit_code == 0 and "group billing has 1 member" in found.stderr
+            with pytest.raises(IllegalGeneration, match="group 'billing' was deleted"):
+                consumer.poll(timeout_ms=5_000)
 
 
 def test_a_group_that_has_committed_nothing_has_no_lag(pylog: Pylog) -> None:

@@ -82,8 +82,10 @@ from spark_log.gateway.leader_epochs import EPOCH_MS, leader_epoch
 from spark_log.journal.journal import Journal
 from spark_log.maintenance.maintain import maintain_once
 from spark_log.metadata.groups.group_commands import JoinGroup
+from spark_log.monitoring.log_metrics import summary_of
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.local import LocalStore
+from tests.cli.commands import Pylog
 from tests.gateway.running import DEADLINE_S, Running, frame, received
 from tests.services import Services
 
@@ -462,6 +464,29 @@ def test_groups_are_listed_described_and_deleted(log: spark_log.Log, gateway: Ru
     found = gateway.ask(DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=[GROUP, "idle", "none"])).results
     assert [one.error_code for one in found] == [NON_EMPTY_GROUP, NONE, GROUP_ID_NOT_FOUND]
     assert [one.group_id for one in log.admin.list_consumer_groups()] == [GROUP]
+
+
+# Promise: gateway.md#groups, clients.md#admin
+def test_the_log_names_the_members_of_a_gateway(tmp_path: Path, log: spark_log.Log, gateway: Running) -> None:
+    """Without a coordinator they may have died with it: an operator sees them, and may change the group."""
+    member = Member(gateway)
+    member.enter()
+    assert member.commit(4) == NONE
+    found = log.admin.describe_consumer_groups([GROUP])[GROUP]
+    assert [(one.member_id, one.assignment) for one in found.members] == [
+        (member.id, (TopicPartition("orders", 0), TopicPartition("orders", 1)))
+    ]
+    if log.journal.state.coordinator.address:
+        assert found.state == "Stable"
+        return
+    assert found.state == "Unknown" == summary_of(log.journal.refresh(), GROUP).state
+    pylog = Pylog(tmp_path / "embedded")
+    dry = pylog.run("group", "seek", GROUP, "--to", "earliest", "--dry-run")
+    assert dry.exit_code == 0 and f"group {GROUP} has 1 member" in dry.stderr and "stop them first" in dry.stderr
+    assert [row["state"] for row in pylog.json("group", "list", "--state", "unknown")] == ["Unknown"]
+    pylog.ok("group", "remove-members", GROUP, "--yes")
+    found = log.admin.describe_consumer_groups([GROUP])[GROUP]
+    assert (found.state, found.members) == ("Empty", []) and member.commit(5) == UNKNOWN_MEMBER_ID
 
 
 # Promise: gateway.md#start

@@ -13,10 +13,10 @@ import click
 from spark_log.cli.commands.topics import partitions_named
 from spark_log.cli.common.base import LONG, POSITION, Failed, Verb, confirmed, guarded, pass_session
 from spark_log.cli.common.completion import complete_groups, complete_topics
-from spark_log.cli.common.output import emit_rows
+from spark_log.cli.common.output import echo, emit_rows
 from spark_log.cli.common.session import CommandSession
 from spark_log.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
-from spark_log.positions import OFFSET_MAX, Position
+from spark_log.positions import OFFSET_MAX, Position, format_timestamp_ms
 from spark_log.text import counted
 
 if TYPE_CHECKING:
@@ -123,12 +123,21 @@ def _text(state: State, name: str, tp: TopicPartition, offset: int) -> str:
 
 
 def check_free(log: Log, name: str) -> None:
-    """Raises GroupInUse before the user is asked, also in a dry run."""
+    """Raises GroupInUse before the user is asked, also in a dry run.  Names members that may run or not."""
+    from spark_log.client.admin.group_listing import describe_group
     from spark_log.metadata.groups.decide_groups import check_group_free
     from spark_log.metadata.groups.shared_groups import check_not_shared
 
-    check_group_free(log.journal.state, name, log.journal.context.clock.now_ms())
-    check_not_shared(log.journal.state, name)
+    state = log.journal.state
+    check_group_free(state, name, log.journal.context.clock.now_ms())
+    check_not_shared(state, name)
+    if members := describe_group(state, name).members:
+        echo(
+            f"group {name} has {counted(len(members), 'member')}, last seen at "
+            f"{format_timestamp_ms(state.groups[name].seen)}, {members[0].owner or members[0].member_id} among them: if "
+            "they still run, stop them first, since they continue to commit",
+            err=True,
+        )
 
 
 def _wanted(log: Log, state: State, places: Sequence[str], name: str) -> list[TopicPartition]:

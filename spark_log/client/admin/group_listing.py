@@ -49,8 +49,11 @@ class GroupDescription(NamedTuple):
 
     group_id: str
     state: str
-    """Kafka's: Stable, Empty, PreparingRebalance, CompletingRebalance; Dead for an unknown group.  A group whose one
-    consumer owns all partitions is Stable until the consumer closes, even if its process has died."""
+    """Kafka's: Stable, Empty, PreparingRebalance, CompletingRebalance, Unknown; Dead for a group that does not exist.
+
+    A group whose one consumer owns all partitions is Stable until the consumer closes, even if its process has died.
+    Unknown: the log has members that joined through a gateway, or through a coordinator that was stopped.
+    """
     generation: int
     members: list[MemberDescription]
     protocol: str = ""
@@ -90,8 +93,9 @@ def describe_group(state: State, name: str, shared: GroupView | None = None) -> 
     group = state.groups.get(name)
     if group is None:
         return GroupDescription(name, ConsumerGroupState.DEAD.value, 0, [])
-    if group.roster is not None and members_in_force(state, name):
-        return _shared(name, ConsumerGroupState.STABLE.value, group.roster)
+    if group.roster is not None and group.roster.members:
+        known = ConsumerGroupState.STABLE if members_in_force(state, name) else ConsumerGroupState.UNKNOWN
+        return _shared(name, known.value, group.roster)
     members = [_share_member(state, group, member) for member in group.shares]
     if group.member:
         client_id, host, process = origin_of(group.member)

@@ -206,6 +206,12 @@ class Membership:
                 "group; poll() joins it again, and continues at the group's positions",
                 current=current,
             )
+        if self.group not in state.groups:
+            return IllegalGeneration(
+                f"group {self.group!r} was deleted, and its positions with it; subscribe() again to start where "
+                "auto_offset_reset says",
+                current=current,
+            )
         if current - self.generation >= RAISED:
             return IllegalGeneration(
                 f"group {self.group!r}: its members were removed when `pylog repair --accept-loss` gave up lost records, "

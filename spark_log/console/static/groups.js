@@ -8,7 +8,7 @@ import { bytes, compact, count, duration, since } from "./format.js";
 import { table } from "./table.js";
 import { filter } from "./topics.js";
 
-const KINDS = { Stable: "good", PreparingRebalance: "warn", CompletingRebalance: "warn", Dead: "bad" };
+const KINDS = { Stable: "good", PreparingRebalance: "warn", CompletingRebalance: "warn", Unknown: "warn", Dead: "bad" };
 const ROWS_MAX = 500;
 const at = (name) => `#/groups/${encodeURIComponent(name)}`;
 const NONE = () => empty("No groups", "A consumer or a query with a group commits its positions here.", "pylog consume orders --group billing");

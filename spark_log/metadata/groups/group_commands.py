@@ -186,7 +186,7 @@ class RenewSession(GroupCommand, frozen=True, kw_only=True, tag="sign_of_life"):
 
 
 class RemoveMember(GroupCommand, frozen=True, kw_only=True, tag="remove_member"):
-    """Remove a group's owner."""
+    """Remove a group's owner, or the members of a gateway."""
 
     member: Text | None = None
     """The owner at the first attempt; a newer one is kept, because that attempt may have succeeded; None: any."""
@@ -196,7 +196,8 @@ class RemoveMember(GroupCommand, frozen=True, kw_only=True, tag="remove_member")
         check_not_shared(state, self.group)
         if self.member not in (None, group.member):
             return Decision((), group.generation)
-        return groups.decide_join_group(state, self.group, "")
+        has_members = group.roster is not None and bool(group.roster.members)
+        return groups.decide_join_group(state, self.group, "", again=has_members)
 
 
 class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
