@@ -183,7 +183,7 @@ def test_iteration_commits_only_what_was_given_out(tmp_path: Path) -> None:
     """Records that were read ahead are not passed over."""
     log = new_log(tmp_path, orders=1)
     fill(log)
-    with reader(log, "orders", group_id="g") as consumer:
+    with reader(log, "orders", group_id="g", consumer_timeout_ms=60_000) as consumer:
         for record in consumer:
             if record.offset == 3:
                 break
