@@ -82,7 +82,7 @@ NOTICED_IN = {
 TRIES = 30
 """Seeds that are tried from there on: what is drawn changes with the code that draws."""
 
-RECREATING, LOSING, MIRRORING, RESTORING, LEFT_BEHIND, LOOKING_BACK = 249, 4, 99, 4589, 779, 1002
+RECREATING, LOSING, MIRRORING, RESTORING, LEFT_BEHIND, LOOKING_BACK = 249, 4, 99, 7589, 779, 1002
 """Seeds in which a topic is created again, in which objects are left when `meta/` is lost, with mirrors, in which two
 of them take the place of the log, in which a record is left behind the end of a log, and in which processes look for
 such logs.
