@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log, NewTopic, TopicPartition
-from spark_log.journal.sealing import seal
+from spark_log.journal.context import Context
+from spark_log.journal.sealing import prune, seal
+from spark_log.journal.store_operations import Steps
 from spark_log.maintenance.maintain import checkpoint, expire, maintain_once, merge, plan_round
-from spark_log.maintenance.retention import ExpiredTopic, RetentionLimits, expired, limits_of
+from spark_log.maintenance.retention import ExpiredTopic, RetentionLimits, expired, find_expired, limits_of
 from spark_log.metadata.records import Piece
+from spark_log.metadata.state import State
 from spark_log.metadata.topics.decide_topics import decide_set_configs
 from spark_log.model import Slice
 from spark_log.recovery.verify import verify
@@ -170,6 +173,32 @@ def test_sealed_slices_expire_one_by_one(tmp_path: Path) -> None:
     assert expire(log) == 600
     assert offsets(log)[0] == 600
     assert verify(log, deep=True) == []
+
+
+def test_a_partition_whose_index_is_gone_from_an_old_state_waits_for_the_next_round(tmp_path: Path) -> None:
+    """Another process has trimmed it meanwhile, and collected it.  Records of other partitions go."""
+    log = new_log(tmp_path, partitions=2, retention_ms=str(HOUR_MS))
+    append_small(log, 2, partitions=2, age_ms=2 * HOUR_MS)
+    append_small(log, 1, first=2, age_ms=2 * HOUR_MS)
+    append_small(log, 1, first=3)
+    maintenance(log.journal, seal)
+
+    def starts(state: State, context: Context) -> Steps[dict[int, int]]:
+        found = yield from find_expired(state, context.clock.now_ms())
+        return {partition: front.start for (_, partition), front in found.items()}
+
+    def starts_late(state: State, context: Context) -> Steps[dict[int, int]]:
+        (index,) = state.partitions[state.names["t"], 0].entries
+        assert isinstance(index, Piece)
+        append_small(log, 1, first=4)
+        log.admin.delete_records({TopicPartition("t", 0): 13})
+        maintenance(log.journal, prune)
+        assert index not in log.journal.refresh().partitions[state.names["t"], 0].entries
+        (tmp_path / index.object).unlink()
+        return (yield from starts(state, context))
+
+    assert maintenance(log.journal, starts) == {0: 9, 1: 6}
+    assert maintenance(log.journal, starts_late) == {1: 6}
 
 
 # Promise: retention.md#keep-records-for-a-time, topic-configs.md#topics

@@ -104,7 +104,7 @@ def test_no_promise_is_broken(first: int) -> None:
 
 def test_no_promise_is_broken_where_rounds_are_shared() -> None:
     """As on an object store: the checkpoint with what follows it, a listing beside a read that finds nothing."""
-    for seed in range(TOGETHER_FROM + 1, TOGETHER_FROM + 13, 2):
+    for seed in range(TOGETHER_FROM + 11, TOGETHER_FROM + 23, 2):
         result = simulate(seed)
         assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
 
@@ -121,11 +121,6 @@ def test_retention_reads_on_in_the_next_slice_index() -> None:
     assert not simulate(51996).violation
 
 
-def test_retention_stops_before_an_index_that_cannot_be_read() -> None:
-    """In this seed records before and within such an index exceed the size: only those before it go."""
-    assert not simulate(31329).violation
-
-
 def test_coordinators_take_over_from_each_other() -> None:
     """One seed in ten has some that hang, die, release and are released by force, and members that commit in
     generations.
@@ -139,7 +134,7 @@ def test_coordinators_take_over_from_each_other() -> None:
 # Promise: testing.md#simulations
 def test_threads_of_one_process_run_as_the_seed_says() -> None:
     """In one seed in ten several threads share a journal, and producers write with their own."""
-    counts = sum((simulate(seed).counts for seed in (29, 39)), Counter[str]())
+    counts = sum((simulate(seed).counts for seed in (109, 219)), Counter[str]())
     assert counts["threads"] > 5 and counts["produced"] > 5
 
 
@@ -187,9 +182,9 @@ def test_no_log_begins_where_the_metadata_of_another_one_is_lost() -> None:
     assert result.counts["not begun"] == result.counts["lost metadata"] == 1
 
 
-@pytest.mark.parametrize("seed", [3, 29, RESTORING])
+@pytest.mark.parametrize("seed", [3, 219, RESTORING])
 def test_a_seed_decides_everything(seed: int) -> None:
-    """The same store operations in the same order; in 29 the product runs in threads, on real segments."""
+    """The same store operations in the same order; in 219 the product runs in threads, on real segments."""
     first, second = (simulate(seed, transcript=True) for _ in range(2))
     assert first == second
     assert first.transcript != simulate(seed + 1, transcript=True).transcript
