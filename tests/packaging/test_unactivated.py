@@ -48,27 +48,47 @@ def test_a_spark_that_runs_already_takes_the_source_from_register(bare: Path, tm
     assert "found 1\nworkers python3\n" in run(code, bare, tmp_path / "log")
 
 
-# Promise: spark.md#settings
-@pytest.mark.slow
-def test_the_script_for_spark_runs_the_python_of_its_environment(bare: Path, tmp_path: Path) -> None:
-    """conf/spark-python, as pip installs it; python3 of the path has no PySpark."""
-    (tmp_path / "env" / "bin").mkdir(parents=True)
-    python = tmp_path / "env" / "bin" / "python3"
+CHOSEN = f"""{SESSION}
+import os
+spark = session()
+round_trip(spark)
+spark.stop()
+os.environ["PYSPARK_PYTHON"] = sys.argv[2]
+import spark_log
+try:
+    spark_log.register(session())
+except spark_log.errors.InvalidRequest as error:
+    print("refused:", error)
+"""
+
+
+@pytest.fixture(scope="module")
+def chosen(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The output of a program that starts Spark with conf/spark-python as pip installs it, and then with a Python
+    without pylog.  python3 of the path has no PySpark.
+    """
+    folder = tmp_path_factory.mktemp("chosen")
+    (folder / "env" / "bin").mkdir(parents=True)
+    python = folder / "env" / "bin" / "python3"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    conf = tmp_path / "env" / "share" / "pylog" / "conf"
+    conf = folder / "env" / "share" / "pylog" / "conf"
     conf.mkdir(parents=True)
     script = shutil.copy2(Path(__file__).parents[2] / "conf" / "spark-python", conf)
-    code = f"{SESSION}\nround_trip(session())"
-    assert "found 1" in run(code, bare, tmp_path / "log", PYSPARK_PYTHON=str(script))
+    return run(CHOSEN, bare, folder / "log", bare / "python3", PYSPARK_PYTHON=str(script))
+
+
+# Promise: spark.md#settings
+@pytest.mark.slow
+def test_the_script_for_spark_runs_the_python_of_its_environment(chosen: str) -> None:
+    """Without an activated environment."""
+    assert "found 1" in chosen
 
 
 # Promise: spark.md#when-it-is-not-found
 @pytest.mark.slow
-def test_a_chosen_python_without_pylog_is_named(bare: Path) -> None:
+def test_a_chosen_python_without_pylog_is_named(bare: Path, chosen: str) -> None:
     """`register` says which Python Spark's workers run, where pylog is, and what to set, before a job fails."""
-    code = f"{SESSION}\nimport spark_log\nspark_log.register(session())"
-    code = f"import spark_log\ntry:\n    exec({code!r})\nexcept spark_log.errors.InvalidRequest as error:\n    print(error)"
-    said = run(code, bare, PYSPARK_PYTHON=str(bare / "python3"))
+    said = chosen.partition("refused: ")[2]
     assert f"Spark's Python workers run {str(bare / 'python3')!r}" in said
     assert f"spark_log is installed for {sys.executable}: set the environment variable PYSPARK_PYTHON" in said
