@@ -149,7 +149,7 @@ def pyspark_4_0() -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pylog-tests" / "pyspark-4.0-alone"
     if not (home / "ready").exists():
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
-        install += ["--target", home, "pyspark==4.0.*"]
+        install += ["--no-compile", "--target", home, "pyspark==4.0.*"]
         done = subprocess.run(install, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
             pytest.skip(f"PySpark 4.0 could not be installed: {done.stderr.strip().splitlines()[-1]}")
