@@ -46,7 +46,7 @@ def main() -> None:
     given = common.arguments(
         __doc__, rows=20_000, of="commits; fewer than 3,000 also limit the rest", rounds=None, warm=None
     )
-    waiting = min(WAITING, given.rows)
+    waiting, clients = min(WAITING, given.rows), min(CLIENTS, given.rows)
     with (
         common.folder() as folder,
         serving(folder) as (server, address),
@@ -56,7 +56,7 @@ def main() -> None:
         log.create_topic(spark_log.NewTopic("latency", 1))
         latencies = append_to_poll(log, min(200, given.rows))
         before, cpu = log.journal.refresh().version, cpu_s(server.pid)
-        times, seconds = commits(address, CLIENTS, max(1, given.rows // CLIENTS))
+        times, seconds = commits(address, clients, max(1, given.rows // clients))
         cpu = cpu_s(server.pid) - cpu
         records = log.journal.refresh().version - before
         woken, beside, memory = crowd(log, server.pid, waiting)
@@ -64,7 +64,7 @@ def main() -> None:
         settled, settled_cpu = asyncio.run(rebalance(address, log.cluster_id, members, lambda: cpu_s(server.pid)))
     common.report(
         "coordinator",
-        clients=CLIENTS,
+        clients=clients,
         commits_per_second=len(times) / seconds,
         commits_target=2000,
         cpu_s_per_1000_commits=cpu / len(times) * 1000,
@@ -128,10 +128,11 @@ def cpu_s(pid: int) -> float:
 def commits(address: str, clients: int, each: int, pause_s: float = 0.0) -> tuple[list[float], float]:
     """Seconds of each commit, and of all together."""
     answers: multiprocessing.Queue[list[float]] = multiprocessing.Queue()
-    share = clients // PROCESSES
+    processes = min(PROCESSES, clients)
+    share = clients // processes
     work = [
         multiprocessing.Process(target=some_clients, args=(address, share, each, pause_s, answers))
-        for _ in range(PROCESSES)
+        for _ in range(processes)
     ]
     begun = time.perf_counter()
     for process in work:
@@ -209,7 +210,7 @@ def crowd(log: spark_log.Log, pid: int, waiting: int) -> tuple[float, list[float
     memory = [resident_mb(pid)]
     beside: list[float] = []
     each = max(1, min(300, waiting // 10))
-    worker = threading.Thread(target=lambda: beside.extend(commits(address, BESIDE, each, PAUSE_S)[0]))
+    worker = threading.Thread(target=lambda: beside.extend(commits(address, min(BESIDE, waiting), each, PAUSE_S)[0]))
 
     def all_wait() -> None:
         memory.append(resident_mb(pid))
