@@ -142,6 +142,24 @@ def commit_uploads(
     are not on all in-sync replicas.
     """
     upload = join_uploads(uploads)
+    append = _append(journal, identity, epoch, upload, groups, by, acks, basis)
+    propose = partial(journal.propose, set_back=upload.lineage.set_back)
+    committed = _persist_on_replicas(journal, propose, append, retry, maintenance)
+    _warn_of_times(journal, upload.slices)
+    return committed
+
+
+def _append(
+    journal: Journal,
+    identity: Identity,
+    epoch: int,
+    upload: Uploaded,
+    groups: Sequence[GroupCommit],
+    by: Sequence[tuple[str, Committer]],
+    acks: int,
+    basis: ReadBasis,
+) -> Append:
+    """The command for an upload: one with many slices has them in an object, which is put here."""
     commit = CommitRecord(
         producer=identity.producer,
         epoch=identity.epoch,
@@ -160,7 +178,7 @@ def commit_uploads(
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
-    append = Append(
+    return Append(
         commit=commit,
         by=tuple(by),
         skip_older=identity.skip_older,
@@ -172,10 +190,6 @@ def commit_uploads(
         erased=dict(basis.erased),
         spans=basis.spans,
     )
-    propose = partial(journal.propose, set_back=upload.lineage.set_back)
-    committed = _persist_on_replicas(journal, propose, append, retry, maintenance)
-    _warn_of_times(journal, upload.slices)
-    return committed
 
 
 def offsets_by_name(state: State, committed: Committed) -> dict[TopicPartition, range]:
