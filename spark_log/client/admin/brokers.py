@@ -17,7 +17,6 @@ import msgspec
 from spark_log.client.admin.root_places import check_mounted, check_place, warn_of_shared_disk
 from spark_log.configs.settings import cluster_config
 from spark_log.errors import (
-    BrokerNotAvailable,
     InvalidRequest,
     SparkLogError,
     StorageError,
@@ -40,6 +39,7 @@ from spark_log.metadata.replicas.replica_commands import (
     RegisterBroker,
     RemoveBroker,
     ReturnBroker,
+    registered,
 )
 from spark_log.metadata.replicas.replica_state import OWN_BROKER, Broker
 from spark_log.metadata.state import FormerRoot, State
@@ -112,7 +112,7 @@ def replace_broker(
     """
     journal.require(None)
     state = journal.refresh()
-    known = _known(state, broker)
+    known = registered(state, broker)
     options = dict(known.options) if storage_options is None else registered_options(broker, storage_options)
     store = journal.roots.open(broker, url or known.url, options)
     if url is None:
@@ -294,7 +294,7 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     """
     journal.require(None)
     state = journal.refresh()
-    known = _known(state, broker)
+    known = registered(state, broker)
     if not known.fenced:
         return False
     _check_has_disk(journal.roots, broker)
@@ -394,7 +394,7 @@ def held_objects(state: State, broker: int) -> Iterator[tuple[str, int]]:
 def remove_broker(journal: Journal, broker: int, *, force: bool = False) -> None:
     """See `Admin.remove_broker`.  If its root can be reached, the files there that describe the broker are deleted."""
     journal.require(None)
-    known = _known(journal.refresh(), broker)
+    known = registered(journal.refresh(), broker)
     root = journal.roots.root(broker)
     journal.propose(RemoveBroker(broker=broker, directory=known.directory, force=force))
 
@@ -420,13 +420,4 @@ def forget_root(journal: Journal, directory: str) -> FormerRoot:
             f"{directory!r} is not the directory of a removed or replaced broker: `pylog topic erasures` names them"
         )
     journal.propose(Report.of(state, WipedRecord(broker=known.broker, directory=directory, upto=known.version)))
-    return known
-
-
-def _known(state: State, broker: int) -> Broker:
-    known = state.brokers.get(broker)
-    if broker == OWN_BROKER:
-        raise InvalidRequest("broker 0 is the log's own root, which has the metadata: it is never fenced or replaced")
-    if known is None:
-        raise BrokerNotAvailable(f"broker {broker} is not registered: `pylog broker list` shows those that are")
     return known

@@ -34,7 +34,7 @@ from spark_log.metadata.replicas.decide_replicas import (
     ids_text,
 )
 from spark_log.metadata.replicas.reassignments import goes_back, is_moving
-from spark_log.metadata.replicas.replica_state import NO_LEADER, OWN_BROKER, FenceCause
+from spark_log.metadata.replicas.replica_state import NO_LEADER, OWN_BROKER, Broker, FenceCause
 from spark_log.metadata.replicas.replicas import can_lead, group_at, group_number, is_active, last_copies, min_insync
 from spark_log.metadata.state import State, TopicKey, entries_of
 from spark_log.text import counted
@@ -142,7 +142,7 @@ class AlterBroker(Command, frozen=True, kw_only=True, tag="alter_broker"):
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         if self.broker != OWN_BROKER or self.drained:
-            _registered(state, self.broker)
+            registered(state, self.broker)
         record = r.AlterBrokerRecord(broker=self.broker, rack=self.rack, drained=self.drained)
         return decide_if_changed(state, record)
 
@@ -160,7 +160,7 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):
     cause: FenceCause = "admin"
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
-        known = _registered(state, self.broker)
+        known = registered(state, self.broker).epoch
         if self.epoch not in (None, known):
             return Decision((), False)
         record = r.FenceBrokerRecord(broker=self.broker, epoch=known, reason=self.reason, cause=self.cause)
@@ -176,7 +176,7 @@ class ReturnBroker(PlannedCommand, frozen=True, kw_only=True, tag="return_broker
     """The objects that it lacks."""
 
     def decide(self, state: State, now_ms: int) -> Decision[bool]:
-        _registered(state, self.broker)
+        registered(state, self.broker)
         record = r.ReturnBrokerRecord(broker=self.broker, epoch=self.epoch, missing=self.missing)
         return decide_if_changed(state, record)
 
@@ -194,7 +194,7 @@ class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
         known = state.brokers.get(self.broker)
         if self.directory and (known is None or known.directory != self.directory):
             return Decision((), None)
-        _registered(state, self.broker)
+        registered(state, self.broker)
         self._check_moved_off(state)
         changed = decide_if_changed(state, record := r.RemoveBrokerRecord(broker=self.broker))
         if not changed.records:
@@ -229,14 +229,16 @@ class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
             )
 
 
-def _registered(state: State, broker: int) -> int:
-    """The epoch of a registered broker.  Raises BrokerNotAvailable; InvalidRequest for broker 0."""
+def registered(state: State, broker: int) -> Broker:
+    """The broker of this number.  Raises BrokerNotAvailable; InvalidRequest for broker 0."""
     known = state.brokers.get(broker)
     if broker == OWN_BROKER:
-        raise InvalidRequest("broker 0 is the log's own root, which has the metadata: it is never fenced or removed")
+        raise InvalidRequest(
+            "broker 0 is the log's own root, which has the metadata: it is never fenced, removed or replaced"
+        )
     if known is None:
         raise BrokerNotAvailable(f"broker {broker} is not registered: `pylog broker list` shows those that are")
-    return known.epoch
+    return known
 
 
 # --------------------------------------------------------------------------------------------------------------- replicas
