@@ -37,7 +37,7 @@ def test_the_newest_records_and_the_ones_before(reader: Asking) -> None:
 
 
 def test_a_page_of_more_partitions_than_rows_has_the_newest_records(running: Running, reader: Asking) -> None:
-    """As many as were asked for; the next pages have the others, also of many partitions, by links."""
+    """The page has as many records as were asked for; links lead to the others, also of many partitions."""
     count = 400
     with spark_log.connect(f"pylog://{running.coordinator.address}", token=ADMIN) as log:
         log.admin.create_topics([spark_log.NewTopic("wide", count, {"retention.ms": "-1"})])
@@ -208,7 +208,7 @@ def test_a_search_for_a_field_parses_a_limited_number_of_values(
 
 # Promise: console.md#read-records
 def test_bytes_that_are_no_text_and_html_come_as_they_are(reader: Asking) -> None:
-    """As JSON, whose type no browser takes for a page."""
+    """The answer is JSON, whose type no browser takes for a page."""
     (row,) = reader("records", topic="billing.in")["records"]
     assert row["value"] == {"base64": "/wA=", "bytes": 2, "cut": False}
     assert row["key"]["text"] == HOSTILE and row["headers"][0][0]["text"] == HOSTILE

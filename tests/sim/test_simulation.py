@@ -184,7 +184,7 @@ def test_no_log_begins_where_the_metadata_of_another_one_is_lost() -> None:
 
 @pytest.mark.parametrize("seed", [3, 219, RESTORING])
 def test_a_seed_decides_everything(seed: int) -> None:
-    """The same store operations in the same order; in 219 the product runs in threads, on real segments."""
+    """Two runs have the same store operations in this order; 219 runs the product in threads, on real segments."""
     first, second = (simulate(seed, transcript=True) for _ in range(2))
     assert first == second
     assert first.transcript != simulate(seed + 1, transcript=True).transcript

@@ -233,7 +233,7 @@ def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> No
 
 
 def test_a_version_that_is_not_known_any_more_is_told(wide: spark_log.Log) -> None:
-    """Of many positions, when two checkpoints took its place before anybody asked where groups stood."""
+    """The progress of many positions, when two checkpoints took its place before anybody asked where groups stood."""
     seen, version = planned_log(location(wide), wide.journal), wide.journal.state.version
     agreed_value(seen, "meta/pin/q", lambda _: encode(pin_of(wide.journal.refresh())))
     for number in range(210):

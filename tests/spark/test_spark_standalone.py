@@ -147,7 +147,7 @@ class Application:
         self._output: Future[tuple[int, str, str]] = draining(self.process)
 
     def results(self) -> list[tuple[str | int, str]]:
-        """Of all that have run in the folder."""
+        """The results of all applications that have run in the folder."""
         if not self._results.exists():
             return []
         return [(name, result) for name, result in map(json.loads, self._results.read_text().splitlines())]

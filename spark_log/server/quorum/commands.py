@@ -209,6 +209,6 @@ def refuse_levels(commands: Iterable[Proposal], known: int, status_of: Callable[
 
 
 def _new_levels(decide: DecisionRule) -> list[int]:
-    """Those to which a command raises the log; `log.admin` sends it in an atomic set."""
+    """The levels to which a command raises the log; `log.admin` sends such a command in an atomic set."""
     parts = decide.parts() if isinstance(decide, Command) else ()
     return [part.level for part in parts if isinstance(part, UpdateFeature) and part.name == METADATA_VERSION]
