@@ -3,11 +3,11 @@
     python -m benchmarks.beside_kafka --rows 4000000 --parts write,read --settings stock
 
 A real broker and the connector are downloaded once.  All sides run each kind of work in turn, first to warm up, then to
-count. The result is the median of the ratios pair by pair.  `stock` runs with defaults.  `tune` calls `spark_log.tune`
-in the session and says that no record is larger than 1 kB; `tune-lz4` also writes pylog's topics with lz4; Kafka keeps
-its defaults in both.  `recommended` gives both sides
-the settings of conf/spark-defaults.conf, conf/spark-python and a checkpoint that renames in place, and gives Kafka the
-settings that its users choose for throughput.  With `--replicas 3`, each topic has three replicas and
+count. The result is the median of the ratios pair by pair.  `stock` runs with defaults; pylog without its classes in
+the JVM is then one more side, `python`.  `tune` calls `spark_log.tune` in the session and says that no record is larger
+than 1 kB; `tune-lz4` also writes pylog's topics with lz4; Kafka keeps its defaults in both.  `recommended` gives both
+sides the settings of conf/spark-defaults.conf, conf/spark-python and a checkpoint that renames in place, and gives
+Kafka the settings that its users choose for throughput.  With `--replicas 3`, each topic has three replicas and
 min.insync.replicas is 2: pylog on three roots, and Kafka on three brokers, all on this machine's disk.  The parts
 `orders` and `orders-stream` have a Parquet table beside them, and a Delta table if Delta has a release for the Spark
 in use.  Prints a table and writes all figures to a file.
@@ -36,7 +36,7 @@ from benchmarks import common
 from benchmarks.beside_kafka import delta, query, typed_query
 from benchmarks.beside_kafka.figures import Fact, Latency, Part, as_json, table
 from benchmarks.beside_kafka.latency import through_queries
-from benchmarks.beside_kafka.sides import Kafka, Null, Parquet, Pylog, Side, free_ports
+from benchmarks.beside_kafka.sides import InPython, Kafka, Null, Parquet, Pylog, Side, free_ports
 from benchmarks.beside_kafka.work import TOPIC, WORK, Bench, Work, measure
 from simulation.harness.kafka import BROKER_JARS, CONNECTOR_JARS, Broker, broker
 
@@ -151,17 +151,19 @@ def moves(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, found
     if not works:
         return
     tell(f"{bench.settings}: {bench.rows:,} records to each side")
-    files = [Parquet(bench.spark, bench.checkpoints.parent)] if bench.settings == STOCK else []
+    stock = bench.settings == STOCK
+    files = [Parquet(bench.spark, bench.checkpoints.parent)] if stock else []
+    python = [InPython(bench.spark, bench.checkpoints.parent, replicas=pylog.replicas)] if stock else []
     for side in (pylog, kafka, *files):
         side.create(TOPIC)
         side.write(bench.frame, TOPIC)
-    half_of_the_default = 2 if bench.settings == STOCK else None
+    half_of_the_default = 2 if stock else None
     sizes = on_disk(bench, [pylog, kafka, *files])
     found.facts.append(Fact("bytes on disk a record", bench.settings, sizes, half_of_the_default))
     null = Null(bench.spark, bench.rows, pylog.read(TOPIC).rdd.getNumPartitions())
     for work in works:
         tell(f"{bench.settings}: {work.title}")
-        found.parts.append(measure(bench, work, (pylog, kafka, null, *files)))
+        found.parts.append(measure(bench, work, (pylog, kafka, null, *python, *files)))
     for side in (pylog, kafka, *files):
         side.drop(TOPIC)
 

@@ -9,11 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
 import spark_log
@@ -74,6 +75,8 @@ class Pylog(Side):
     """Each topic in a separate log, with a root for each replica."""
 
     name = "pylog"
+    options: Mapping[str, str] = {}
+    """Options of all reads and writes."""
 
     def __init__(self, spark: SparkSession, folder: Path, compression: str | None = None, replicas: int = 1) -> None:
         """compression: of topics; None for the default."""
@@ -98,30 +101,35 @@ class Pylog(Side):
             shutil.rmtree(self._root(topic, broker))
 
     def write(self, frame: DataFrame, topic: str) -> None:
-        frame.write.format("pylog").mode("append").option("topic", topic).save(self.url(topic))
+        frame.write.format("pylog").mode("append").options(**self.options, topic=topic).save(self.url(topic))
 
     def read(self, topic: str) -> DataFrame:
-        return self.spark.read.format("pylog").option("subscribe", topic).load(self.url(topic))
+        return self._loaded(self.spark.read, topic)
 
     def values(self, topic: str) -> DataFrame:
-        reader = self.spark.read.format("pylog").schema("value binary")
-        return reader.option("subscribe", topic).load(self.url(topic))
+        return self._loaded(self.spark.read.schema("value binary"), topic)
 
     def stream(self, topic: str) -> DataFrame:
-        return self._streamed(self.spark.readStream, topic)
+        return self._loaded(self.spark.readStream, topic, startingOffsets="earliest")
 
     def pairs(self, topic: str) -> DataFrame:
-        return self._streamed(self.spark.readStream.schema(PAIRS), topic)
+        return self._loaded(self.spark.readStream.schema(PAIRS), topic, startingOffsets="earliest")
 
-    def _streamed(self, reader: DataStreamReader, topic: str) -> DataFrame:
-        options = {"subscribe": topic, "startingOffsets": "earliest"}
-        return reader.format("pylog").options(**options).load(self.url(topic))
+    def _loaded(self, reader: DataFrameReader | DataStreamReader, topic: str, **options: str) -> DataFrame:
+        return reader.format("pylog").options(**self.options, **options, subscribe=topic).load(self.url(topic))
 
     def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
-        return frame.writeStream.format("pylog").option("path", self.url(topic)).option("topic", topic)
+        return frame.writeStream.format("pylog").options(**self.options, path=self.url(topic), topic=topic)
 
     def bytes_on_disk(self, topic: str) -> int:
         return bytes_on_disk([Path(self._root(topic, broker)) for broker in range(self.replicas)])
+
+
+class InPython(Pylog):
+    """pylog without its classes in the JVM: the logs of a `Pylog` in the same folder, read and written by Python."""
+
+    name = "python"
+    options = MappingProxyType({"nativeRead": "false"})
 
 
 class Kafka(Side):
