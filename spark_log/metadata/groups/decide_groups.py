@@ -18,6 +18,7 @@ from spark_log.groups.offset_deletion import METADATA_BYTES_MAX, check_metadata
 from spark_log.metadata import records as r
 from spark_log.metadata.decision import Decision
 from spark_log.metadata.groups.replay_groups import next_generation, partition_counts
+from spark_log.metadata.groups.shared_groups import is_aging
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.positions import OFFSET_MAX, format_timestamp_ms
 from spark_log.text import is_name, shown
@@ -71,8 +72,8 @@ def _partition_name(state: State, entry: r.OffsetEntry) -> str:
     return f"{entry.topic_id if topic is None else topic.name}-{entry.partition}"
 
 
-def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> Decision[None]:
-    """Commit positions of groups; unchanged positions are not written."""
+def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...], now_ms: int) -> Decision[None]:
+    """Commit positions of groups; unchanged positions are not written, unless they are expiring."""
     for commit in commits:
         check_generation(state, commit)
         check_positions(state, commit)
@@ -82,7 +83,7 @@ def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> D
                 raise UnknownTopicOrPartition(
                     f"partition {entry.partition} of topic id {entry.topic_id} does not exist"
                 )
-    if all(stands(state, commit) for commit in commits):
+    if all(stands(state, commit) and not _expires(state, commit, now_ms) for commit in commits):
         return Decision((), None)
     return Decision((r.CommitOffsetsRecord(commits=commits),), None)
 
@@ -95,6 +96,13 @@ def stands(state: State, commit: r.GroupCommit) -> bool:
         and position[:2] == (entry.offset, entry.metadata)
         for entry in commit.offsets
     )
+
+
+def _expires(state: State, commit: r.GroupCommit, now_ms: int) -> bool:
+    """Whether positions of a commit expire unless they are written again: nobody keeps a group without members."""
+    offsets = state.groups[commit.group].offsets if commit.offsets else {}
+    times = [offsets[entry.topic_id, entry.partition].time for entry in commit.offsets]
+    return any(is_aging(state, time_ms, now_ms) for time_ms in times)
 
 
 def check_group_free(state: State, group: str, now_ms: int, token: str = "", wanted: Share | None = None) -> None:

@@ -61,7 +61,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
             commit = commit._replace(offsets=tuple(entry for entry in commit.offsets if entry.topic_id in live))
         if not groups.stands(state, commit):
             self._check_expected(state, commit)
-        return groups.decide_commit_offsets(state, (commit,))
+        return groups.decide_commit_offsets(state, (commit,), now_ms)
 
     def _in_history(self, state: State) -> r.GroupCommit:
         """The positions before which the log has the records that were read."""

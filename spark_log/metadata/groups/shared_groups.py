@@ -53,22 +53,20 @@ def topics_read(state: State, group: str) -> frozenset[str] | None:
 
 def is_expiring(state: State, group: str, now_ms: int) -> bool:
     """Whether members have to mark the group as in use before its positions expire: a quiet topic has no commits."""
+    return is_aging(state, state.groups.get(group, GroupState()).seen, now_ms)
+
+
+def is_aging(state: State, time_ms: int, now_ms: int) -> bool:
+    """Whether a quarter of the time has passed after which what was last used then expires."""
     age_ms = cluster_config(state.configs, "offsets.retention.minutes") * 60_000
-    return now_ms - state.groups.get(group, GroupState()).seen > age_ms // 4
+    return now_ms - time_ms > age_ms // 4
 
 
 def expired_positions(state: State, name: str, limit: int) -> Iterator[TopicKey]:
-    """Expired positions of a group with a roster, by Kafka's rules; `limit` is the time before which they are too old.
-
-    For a shared group, those of topics that no member reads; for an empty one, all at the same time.
-    """
-    group = state.groups[name]
-    if not members_in_force(state, name):
-        if group.seen <= limit:
-            yield from group.offsets
-        return
+    """Expired positions of a group with members: those of topics that no member reads, committed at `limit` at the
+    latest."""
     read = topics_read(state, name)
     if read is not None:
-        for key, position in group.offsets.items():
+        for key, position in state.groups[name].offsets.items():
             if position.time <= limit and state.topics[key[0]].name not in read:
                 yield key

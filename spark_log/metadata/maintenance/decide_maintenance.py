@@ -73,11 +73,10 @@ def decide_expire(
     for name, group in sorted(_some(state.groups, groups)):
         # Never joined: a bookmark.  Its next run may be a month later, and would begin from the start.
         limit = usual if group.generation else min(usual, now_ms - ages[False])
-        expired = (
-            expired_positions(state, name, limit) if group.roster is not None else _expired_alone(group, usual, limit)
-        )
+        members = members_in_force(state, name)
+        expired = expired_positions(state, name, limit) if members else _expired_alone(group, usual, limit)
         old = tuple(sorted(key for key in expired if (name, *key) not in held))
-        whole = len(old) == len(group.offsets) and not members_in_force(state, name)
+        whole = len(old) == len(group.offsets) and not members
         if old or (whole and group.seen <= limit):
             records.append(r.DeleteOffsetsRecord(group=name, partitions=() if whole else old))
     return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsetsRecord) for x in records))
@@ -89,7 +88,7 @@ def _some(known: Map[str, Value], names: Iterable[str] | None) -> Iterable[tuple
 
 
 def _expired_alone(group: GroupState, usual: int, limit: int) -> Iterator[TopicKey]:
-    """For a group without members.  Kafka's rule: the time counts from the group's last use."""
+    """For a group without members: the time counts from the group's last use, and from the commit of a position."""
     if group.seen <= usual:
         yield from (key for key, position in group.offsets.items() if position.time <= limit)
 

@@ -160,7 +160,7 @@ def test_a_coordinator_is_asked_only_about_groups_that_have_expired() -> None:
     history.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
     for group, after_ms in (("old", 100_000), ("new", 0)):
         commit = positions(group, topic, 1)
-        history.do(lambda state, now, commit=commit: decide_commit_offsets(state, (commit,)))
+        history.do(lambda state, now, commit=commit: decide_commit_offsets(state, (commit,), now))
         history.now += after_ms
     retention_ms = cluster_config(history.state.configs, STREAM_RETENTION)
     now_ms = history.now - 50_000 + retention_ms
@@ -182,5 +182,7 @@ def test_maintenance_looks_for_what_has_expired_when_the_fence_advances() -> Non
     for age_ms, asks in ((1, True), (10**15, False)):
         configs: dict[str, str | None] = {"gc.fence.age.ms": str(age_ms)}
         history.do(lambda state, now, configs=configs: decide_set_configs(state, None, configs))
-        history.do(lambda state, now, age_ms=age_ms: decide_commit_offsets(state, (positions("g", topic, age_ms),)))
+        history.do(
+            lambda state, now, age_ms=age_ms: decide_commit_offsets(state, (positions("g", topic, age_ms),), now)
+        )
         assert (next(seal_and_expire(history.state, context), None) is not None) is asks

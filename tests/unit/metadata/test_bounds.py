@@ -36,8 +36,8 @@ def live_through_a_day(log: History, topic: str, day: int) -> None:
     log.do(lambda state, now: decide_set_schema(state, f"day-{day}", short, "a int"))
     log.do(lambda state, now: decide_set_schema(state, f"day-{day}", short, "a int, b string"))
     for group in (f"g{day}", f"h{day}"):
-        log.do(lambda state, now, group=group: decide_commit_offsets(state, (positions(group, short, 3),)))
-        log.do(lambda state, now, group=group: decide_commit_offsets(state, (positions(group, topic, 3),)))
+        log.do(lambda state, now, group=group: decide_commit_offsets(state, (positions(group, short, 3),), now))
+        log.do(lambda state, now, group=group: decide_commit_offsets(state, (positions(group, topic, 3),), now))
     log.do(lambda state, now: decide_delete_offsets(state, f"g{day}", ()))
     log.do(lambda state, now: decide_delete_topic(state, f"day-{day}"))
     log.prune((short, 0))

@@ -45,12 +45,12 @@ def test_a_consumer_of_an_older_generation_is_refused(log: History) -> None:
     assert first < second
     stale = positions("g", topic, 0, generation=first)
     with pytest.raises(IllegalGeneration) as caught:
-        log.do(lambda state, now: decide_commit_offsets(state, (stale,)))
+        log.do(lambda state, now: decide_commit_offsets(state, (stale,), now))
     assert caught.value.current == second
     with pytest.raises(IllegalGeneration):
         log.commit((topic, 0, 1), groups=(stale,))
     assert log.state.partitions[topic, 0].end == 0
-    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 5, generation=second),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 5, generation=second),), now))
     assert log.state.groups["g"].offsets[topic, 0].offset == 5
 
 
@@ -111,11 +111,11 @@ def test_positions_committed_by_the_member_are_a_sign_of_life(log: History) -> N
     topic = log.create()
     generation = hold(log, "m1", "a")
     log.now += 80
-    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),), now))
     log.now += 80
     with pytest.raises(GroupInUse):
         hold(log, "m2", "b")
-    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 2),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 2),), now))
     log.now += 30
     hold(log, "m2", "b")
 
@@ -134,7 +134,7 @@ def test_positions_of_a_group_in_use_do_not_expire(log: History) -> None:
     topic = log.create()
     log.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
     generation = hold(log, "m1", "a")
-    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),), now))
     log.now += 70_000
     log.do(RenewSession(group="g", generation=generation))
     assert log.do(decide_expire) == 0
@@ -191,7 +191,7 @@ def test_a_group_that_comes_back_is_above_its_former_generations(log: History, a
         log.do(lambda state, now, member=member: decide_join_group(state, "g", member))
     log.do(lambda state, now: decide_delete_offsets(state, "g", ()))
     if again == "bookmark":
-        log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1),)))
+        log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1),), now))
         assert log.do(lambda state, now: decide_join_group(state, "g", "m3")) == 3
     else:
         with pytest.raises(IllegalGeneration):
@@ -204,7 +204,7 @@ def test_a_bookmark_is_kept_longer_than_a_group(log: History) -> None:
     """Otherwise a job that runs once a month would begin again."""
     topic = log.create()
     log.do(lambda state, now: decide_set_configs(state, None, {"streaming.identity.retention.ms": "2000000000"}))
-    log.do(lambda state, now: decide_commit_offsets(state, (positions("monthly", topic, 1),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("monthly", topic, 1),), now))
     log.now += 1_900_000_000
     assert log.do(decide_expire) == 0
     log.now += 200_000_000
@@ -215,14 +215,14 @@ def test_positions_that_stand_already_write_nothing(log: History) -> None:
     """A consumer that polls an idle topic leaves the log alone."""
     topic = log.create()
     for _ in range(2):
-        log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 3),)))
+        log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 3),), now))
     assert log.state.version == 2
 
 
 def test_positions_of_unknown_partitions_are_refused(log: History) -> None:
     """Nothing can be committed for what is not there."""
     with pytest.raises(UnknownTopicOrPartition):
-        log.do(lambda state, now: decide_commit_offsets(state, (positions("g", "nothing", 3),)))
+        log.do(lambda state, now: decide_commit_offsets(state, (positions("g", "nothing", 3),), now))
 
 
 @pytest.mark.parametrize("offset", [-1, -5, 2**63])
@@ -232,7 +232,7 @@ def test_a_number_out_of_range_is_not_a_position(log: History, offset: int) -> N
     moved = positions("g", topic, offset)
     commit = log.upload((topic, 0, 1), groups=(moved,))
     for decide in (
-        lambda state, now: decide_commit_offsets(state, (moved,)),
+        lambda state, now: decide_commit_offsets(state, (moved,), now),
         lambda state, now: decide_commit(state, commit),
     ):
         with pytest.raises(InvalidRequest, match=rf"group 'g': invalid offset {offset} for orders-0: expected 0 to"):
@@ -246,9 +246,9 @@ def test_a_note_is_as_long_as_kafkas_at_most(log: History) -> None:
     longest, longer = (
         r.GroupCommit("g", -1, (r.OffsetEntry(topic, 0, 1, note),)) for note in ("\u00e9" * 2048, "\u00e9" * 2049)
     )
-    log.do(lambda state, now: decide_commit_offsets(state, (longest,)))
+    log.do(lambda state, now: decide_commit_offsets(state, (longest,), now))
     with pytest.raises(OffsetMetadataTooLarge, match="of t-0 has 4098 bytes; expected at most 4096"):
-        log.do(lambda state, now: decide_commit_offsets(state, (longer,)))
+        log.do(lambda state, now: decide_commit_offsets(state, (longer,), now))
     with pytest.raises(OffsetMetadataTooLarge):
         log.commit((topic, 0, 1), groups=(longer,))
     assert log.state.partitions[topic, 0].end == 0
@@ -258,7 +258,7 @@ def test_positions_are_forgotten_one_by_one_or_with_their_group(log: History) ->
     """No partitions named: the group goes."""
     topic = log.create(partitions=2)
     both = tuple(positions("g", topic, 1, partition=number) for number in range(2))
-    log.do(lambda state, now: decide_commit_offsets(state, both))
+    log.do(lambda state, now: decide_commit_offsets(state, both, now))
     log.do(lambda state, now: decide_delete_offsets(state, "g", ((topic, 0),)))
     assert set(log.state.groups["g"].offsets) == {(topic, 1)}
     log.do(lambda state, now: decide_delete_offsets(state, "g", ()))
@@ -269,12 +269,12 @@ def test_a_position_that_was_forgotten_is_remembered_as_such_for_a_while(log: Hi
     """Until the fence has passed that, or it is committed again."""
     topic = log.create(partitions=2)
     both = tuple(positions("g", topic, 1, partition=number) for number in range(2))
-    log.do(lambda state, now: decide_commit_offsets(state, both))
+    log.do(lambda state, now: decide_commit_offsets(state, both, now))
     log.do(lambda state, now: decide_delete_topic(state, "t"))
     gone = (log.state.version, log.state.time)
     assert dict(log.state.forgotten) == {("g", "t", 0): gone, ("g", "t", 1): gone}
     topic = log.create()
-    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 2),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 2),), now))
     assert dict(log.state.forgotten) == {("g", "t", 1): gone}
     log.pass_fence()
     assert not log.state.forgotten

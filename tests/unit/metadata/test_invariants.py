@@ -75,7 +75,7 @@ def full() -> ReplicaHistory:
     log.put((1, 2), PENDING, producer="behind")
     log.do(lambda state, now: decide_init_producer(state, "x"))
     log.do(lambda state, now: decide_init_producer(state, "open", 1000))
-    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", "u", 3), positions("h", "t", 1))))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", "u", 3), positions("h", "t", 1)), now))
     log.do(lambda state, now: decide_delete_offsets(state, "h", (T,)))
     swap = log.replaced(T, (0, 1))
     log.swap_record(swap)

@@ -86,7 +86,7 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
             epoch, last = (known.epoch, known.last) if known else (0, -1)
             log.commit((*key, 2), producer="x", epoch=epoch, birth=-1, sequence=last + 1)
         case "positions":
-            log.do(lambda state, now: decide_commit_offsets(state, (positions("h", topic, amount),)))
+            log.do(lambda state, now: decide_commit_offsets(state, (positions("h", topic, amount),), now))
         case "join":
             session = {"token": name, "owner": "a query", "timeout_ms": amount}
             log.do(lambda state, now: decide_join_group(state, "g", f"m{amount}", **session))

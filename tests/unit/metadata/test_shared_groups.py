@@ -12,7 +12,7 @@ from spark_log.metadata import commands as c
 from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.groups import group_commands as gc
 from spark_log.metadata.groups.decide_groups import decide_join_group
-from spark_log.metadata.records import Batch, ReleaseRecord, TakeOverRecord
+from spark_log.metadata.records import Batch, GroupCommit, OffsetEntry, ReleaseRecord, TakeOverRecord
 from spark_log.metadata.replay import replay
 from spark_log.metadata.topics.decide_topics import decide_set_configs
 from tests.unit.metadata.history import History, positions
@@ -170,3 +170,32 @@ def test_an_empty_group_expires_with_all_its_positions(log: Led) -> None:
     assert "g" in log.state.groups
     log.do(c.Expire())
     assert "g" not in log.state.groups
+
+
+# Promise: topic-configs.md#the-log
+def test_a_client_without_membership_keeps_its_positions_by_committing_them(log: Led) -> None:
+    """It assigns partitions to itself, in a group whose members have left; one of the partitions is idle."""
+    topic = log.create(partitions=2)
+    log.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
+    share(log, 5, member("a", "t"))
+    share(log, 6)
+    for offset in range(1, 10):
+        log.now += MINUTE // 2
+        moved = (OffsetEntry(topic, 0, 1), OffsetEntry(topic, 1, offset))
+        for entry in moved:
+            log.do(gc.CommitOffsets(commit=GroupCommit("g", -1, (entry,))))
+        log.do(c.Expire())
+        assert set(log.state.groups["g"].offsets) == {(topic, 0), (topic, 1)}
+    log.now += MINUTE + 1
+    log.do(c.Expire())
+    assert "g" not in log.state.groups
+
+
+def test_positions_that_are_committed_again_soon_are_not_written(log: Led) -> None:
+    """Kafka's clients commit every five seconds."""
+    topic = log.create()
+    log.do(gc.CommitOffsets(commit=positions("g", topic, 1)))
+    version = log.state.version
+    log.now += MINUTE
+    log.do(gc.CommitOffsets(commit=positions("g", topic, 1)))
+    assert log.state.version == version
