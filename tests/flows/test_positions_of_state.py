@@ -75,6 +75,22 @@ def test_a_state_whose_positions_are_gone_ends_the_flow(url: str, change: Callab
 
 
 # Promise: tasks/flow.md#keep-state-by-key
+def test_a_state_is_computed_again_although_its_first_records_have_expired(tmp_path: Path) -> None:
+    """The advice of the error is followed: the seek moves no position back, before maintenance removes the topic."""
+    url = str(tmp_path)
+    log = counted(url, "a b a")
+    log.admin.delete_records({TopicPartition("words", 0): 3})
+    write(log, "a c")
+    log.admin.delete_topics(["counts"])
+    with pytest.raises(UnknownTopicOrPartition, match="pylog group seek count --to earliest"):
+        run(url)
+    ended(log)
+    cli(url, "group seek count --to earliest")
+    run(url)
+    assert counts(log) == {"a": 1, "c": 1}
+
+
+# Promise: tasks/flow.md#keep-state-by-key
 def test_a_flow_with_another_name_does_not_take_over_a_state(url: str) -> None:
     """It is that of the positions of the first flow, which continues."""
     log = counted(url, "a b a")

@@ -110,7 +110,8 @@ def seek(
 
 
 def _text(state: State, name: str, tp: TopicPartition, offset: int) -> str:
-    """The text of a position of a flow with state, if it is not moved back: the state then still has each record once.
+    """The text of a position of a flow with state, if it is not moved back: the state then still has each record once,
+    unless it was deleted.
 
     Any other text is removed, as by Kafka's tool.
     """
@@ -118,8 +119,9 @@ def _text(state: State, name: str, tp: TopicPartition, offset: int) -> str:
     from spark_log.metadata.state import GroupState
 
     at = state.groups.get(name, GroupState()).offsets.get((state.names[tp.topic], tp.partition))
-    belongs = at is not None and at.offset <= offset and named_state(at.metadata)[0] in state.topics
-    return at.metadata if at is not None and belongs else ""
+    if at is None or offset < at.offset or state.live_topic(named_state(at.metadata)[0]) is None:
+        return ""
+    return at.metadata
 
 
 def check_free(log: Log, name: str) -> None:
