@@ -48,9 +48,10 @@ from spark_log.metadata.restores import SeenLog, history_of
 from spark_log.metadata.set_backs import BEGINNING, Lineage, lineage_of
 from spark_log.metadata.state import GroupState
 from spark_log.model import OffsetAndMetadata, TopicPartition
+from spark_log.runtime.threads import Event
 
 POLL_MS = 500
-"""Longest wait of a task for records, and so for being stopped."""
+"""Longest wait of a task for records."""
 SHARE_SESSION_MS = 1_000
 """How long after its last commit a task without a coordinator keeps its share from others that are not this task."""
 BACKOFF_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)
@@ -113,7 +114,7 @@ class FlowTask:
         journal: Journal,
         options: FlowOptions,
         number: int,
-        stopping: threading.Event,
+        stopping: Event,
         member: Incarnation | None = None,
         renew: Callable[[], Incarnation] | None = None,
     ) -> None:
@@ -254,7 +255,9 @@ class FlowTask:
             self._adopt(self._renew)
         options, local = self._options, self._journal.metadata.local
         session = self._session() if self._is_alone else None
-        consumer = Consumer(self._journal, session=session, **options.consumer_settings(local=local))
+        consumer = Consumer(
+            self._journal, session=session, stop=self._stopping, **options.consumer_settings(local=local)
+        )
         consumer.subscribe(options.topics, options.pattern, listener=self)
         self._consumer = consumer
         while not self._stopping.is_set():

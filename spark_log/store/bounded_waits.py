@@ -6,6 +6,7 @@ that times out leaves it running, and a later poll takes its answer.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -17,6 +18,8 @@ from spark_log.runtime.daemon_tasks import Task
 
 CALLS_MAX = 8
 """The most calls of one consumer that may run after their timeout, including those whose answer is discarded."""
+STOP_S = 0.02
+"""How soon a wait ends after its consumer was stopped."""
 
 Result = TypeVar("Result")
 
@@ -43,9 +46,12 @@ class Slot(Generic[Result]):
         """Let the call run, and ignore its answer: it began too early."""
         self.call = None
 
-    def answer(self, function: Callable[[], Result], timeout_s: float) -> Result:
+    def answer(
+        self, function: Callable[[], Result], timeout_s: float, is_stopped: Callable[[], bool] | None = None
+    ) -> Result:
         """The answer of the call in progress, or else of a new one.  Without time left, no new call begins.
 
+        is_stopped:  ends the wait before the timeout.
         Raises Unfinished, or the call's exception.
         """
         if self._direct:
@@ -56,7 +62,7 @@ class Slot(Generic[Result]):
             self.call = _Call(function)
         call = self.call
         assert call is not None, "it has just begun, or was in progress"
-        call.end_within(timeout_s)
+        call.end_within(timeout_s, is_stopped)
         self.call = None
         return call.result()
 
@@ -72,16 +78,20 @@ class _Call(Task[Result]):
     def running(self) -> bool:
         return self.pid == os.getpid() and not self.ended
 
-    def end_within(self, seconds: float) -> None:
+    def end_within(self, seconds: float, is_stopped: Callable[[], bool] | None = None) -> None:
         """Raises Unfinished."""
-        if not self.wait(min(seconds, threading.TIMEOUT_MAX)):
-            raise Unfinished
+        until_s, most_s = time.monotonic() + seconds, threading.TIMEOUT_MAX if is_stopped is None else STOP_S
+        while not self.wait(min(until_s - time.monotonic(), most_s)):
+            if time.monotonic() >= until_s or (is_stopped is not None and is_stopped()):
+                raise Unfinished
 
 
 class Waiter:
     """Limits how long one consumer waits for its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_stopped: Callable[[], bool] | None = None) -> None:
+        """is_stopped:  whether calls in a block with a limit are not waited for any more."""
+        self._is_stopped = is_stopped
         self._end = float("inf")
         self._late: list[_Call[Any]] = []
         """Calls that were still running after their timeout."""
@@ -100,7 +110,8 @@ class Waiter:
         if slot.is_free:
             self._make_room()
         try:
-            return slot.answer(function, self._end - time.monotonic())
+            is_stopped = None if self._end == math.inf else self._is_stopped
+            return slot.answer(function, self._end - time.monotonic(), is_stopped)
         except Unfinished:
             if slot.call is not None and slot.call not in self._late:
                 self._late.append(slot.call)

@@ -17,6 +17,7 @@ import pytest
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
+from spark_log.client.consumer.consumer import Consumer
 from spark_log.errors import FunctionFailed, InvalidRequest, NoLog, RequestTimedOut, UnknownTopicOrPartition
 from spark_log.flows.task import TaskCounts
 
@@ -190,6 +191,21 @@ def test_only_compacted_topics_are_looked_up(url: str) -> None:
             spark_log.flow(
                 url, name="f", source="in", function=lambda table, other: None, lookup=[topic]
             ).await_termination(WAIT_S)
+
+
+# Promise: tasks/flow.md#stop-a-flow
+def test_a_poll_ends_when_its_task_is_stopped(url: str) -> None:
+    """Not at the end of its timeout, which is an hour here."""
+    log, stop = made(url, ("in", 1)), threading.Event()
+    consumer = Consumer(log.journal, "in", group_id="g", stop=stop)
+    while not consumer.assignment():
+        consumer.poll(100)
+    waiting = threading.Thread(target=consumer.poll, args=(3_600_000,), daemon=True)
+    waiting.start()
+    stop.set()
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive()
+    consumer.close()
 
 
 # Promise: tasks/flow.md#several-tasks-and-processes

@@ -44,6 +44,7 @@ from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.set_backs import Lineage, lineage_of
 from spark_log.metadata.state import State
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
+from spark_log.runtime.threads import Event
 from spark_log.store.bounded_waits import Unfinished, Waiter
 from spark_log.text import counted
 
@@ -73,8 +74,18 @@ class Consumer:
     Not thread-safe.  A context manager: its exit closes the consumer, and an exception prevents the last auto-commit.
     """
 
-    def __init__(self, journal: Journal, *topics: str, session: SessionRequest | None = None, **settings: Any) -> None:
-        """session:  as for `open_membership`."""
+    def __init__(
+        self,
+        journal: Journal,
+        *topics: str,
+        session: SessionRequest | None = None,
+        stop: Event | None = None,
+        **settings: Any,
+    ) -> None:
+        """
+        session:  as for `open_membership`.
+        stop:     ends a poll that waits for records.
+        """
         self._settings = resolve_settings("consumer", CONSUMER, settings)
         self._settings["client_rack"] = self._settings["client_rack"] or journal.roots.rack
         self._journal = journal
@@ -84,7 +95,8 @@ class Consumer:
         group = self._settings["group_id"]
         self._groups = () if group is None else (group,)
         self._membership = None if group is None else open_membership(journal, self._settings, session)
-        self._waiter = Waiter()
+        self._stop = stop
+        self._waiter = Waiter(None if stop is None else stop.is_set)
         self._updates = StateUpdates(journal, self._waiter)
         self._reading = Reading(journal, self._membership, self._settings, self._refresh_state, self._waiter)
         self._fetch_wait = FetchWait(self._clock, self._settings, self._reading, local=journal.metadata.local)
@@ -265,7 +277,7 @@ class Consumer:
                 self._fetch_wait.found()
                 return parts
             left = timeout_ms - (self._clock.monotonic_ms() - start)
-            if left <= 0:
+            if left <= 0 or (self._stop is not None and self._stop.is_set()):
                 return []
             updated = self._wait_for_changes(left)
 
