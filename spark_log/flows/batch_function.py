@@ -23,6 +23,7 @@ from spark_log.flows.flow_options import SKIP, FlowOptions
 from spark_log.flows.keyed_state import KeyedState, by_partition
 from spark_log.flows.lookups import LookupTable
 from spark_log.journal.journal import Journal
+from spark_log.metadata.commits.decide_commits import ReadBasis
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.record_columns import arrow_stream, conform
 from spark_log.text import shown, type_of
@@ -83,6 +84,17 @@ class BatchFunction:
     def lookup_records(self) -> int:
         """Records in the tables of lookups, as the last batch got them."""
         return sum(table.num_rows for table in self._tables)
+
+    def basis(self, sources: Mapping[str, int]) -> ReadBasis:
+        """The log as the last batch has read it: sources, lookups and state.
+
+        sources:  by topic id, the last erasure from the records of the batch.
+        """
+        read = ReadBasis() if self.state is None else self.state.basis()
+        erased = {**sources, **read.erased}
+        for stand in filter(None, (lookup.stand for lookup in self._lookups)):
+            erased[stand.topic_id] = min(stand.erased, erased.get(stand.topic_id, stand.erased))
+        return ReadBasis(erased, read.spans)
 
     # --------------------------------------------------------------------------------------------------------- outputs
 

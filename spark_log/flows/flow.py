@@ -84,9 +84,12 @@ class Flow:
 
     def start(self) -> None:
         """Set where the flow begins, if this is its first start, and start the tasks."""
+        text = ""
         if self._options.state is not None:
-            KeyedState(self._journal, self.name, self._options.topics[0], self._options.state).begin()
-        set_starts(self._journal, self._options)
+            state = KeyedState(self._journal, self.name, self._options.topics[0], self._options.state)
+            state.begin()
+            text = state.position_text
+        set_starts(self._journal, self._options, text)
         for number, task in zip(self._options.numbers, self._tasks, strict=True):
             name = f"pylog-flow-{self._options.name}-{number}"
             threading.Thread(target=self._run, args=(task,), name=name, daemon=True).start()

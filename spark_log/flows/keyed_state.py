@@ -6,7 +6,8 @@ log, and a task that takes a partition over only has to read its latest records.
 
 Each committed position names the topic by its id, and how many partitions it has (`position_text`).  So a flow does not
 continue with a state that does not belong to its positions: one that was deleted since, or one that was kept while the
-positions were deleted or moved back.
+positions were deleted or moved back.  Positions behind the first record have to name a state, so a flow does not begin
+in the middle without one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from spark_log.metadata.erasures import erased_at
 from spark_log.metadata.groups.named_state import named_state, position_text
 from spark_log.metadata.renewed_ids import later_ids
 from spark_log.metadata.set_backs import Lineage, lineage_of
-from spark_log.metadata.state import GroupState, State
+from spark_log.metadata.state import GroupState, Partition, State
 from spark_log.metadata.topics.schemas import schema_of
 from spark_log.model import NewTopic
 from spark_log.schema.names import RECORD_NAMES
@@ -73,7 +74,6 @@ class _Stand(NamedTuple):
 
     topic_id: str
     lineage: Lineage
-    start: int
     erased: int
     """The version of the last erasure from the topic."""
     schema: int
@@ -109,8 +109,8 @@ class KeyedState:
 
     @property
     def position_text(self) -> str:
-        """The metadata of positions that are committed with the state."""
-        return position_text(self._topic_id, self._partitions)
+        """The metadata of positions that are committed with the state; empty before its topic exists."""
+        return position_text(self._topic_id, self._partitions) if self._topic_id else ""
 
     def begin(self) -> None:
         """Begin with partitions at the group's positions, and create the state's topic if it does not exist.
@@ -132,7 +132,10 @@ class KeyedState:
             at, part = offsets.get((source_id, number)), state.partitions.get((topic_id, number))
             named, partitions = named_state("" if at is None else at.metadata)
             if not named:
-                others += [number] if part is not None and part.start < part.end else []
+                if part is not None and part.start < part.end:
+                    others.append(number)
+                elif at is not None and at.offset > state.partitions[source_id, number].start:
+                    raise self._none(number, at.offset)
             elif topic_id not in later_ids(named, state.version):
                 raise self._gone("was deleted, or the positions belong to another one")
             elif topic_id != named:
@@ -140,8 +143,10 @@ class KeyedState:
                     f"flow {self._flow!r}: `pylog repair --accept-loss` has set the flow's positions back, or removed state "
                     f"that belongs to them: records would be counted twice, or not at all. {self._again}"
                 )
-            elif partitions:
+            else:
                 self._check_count(state, partitions)
+            if part is not None:
+                self._check_whole(number, part)
         if others:
             raise InvalidRequest(
                 f"flow {self._flow!r}: topic {self._keyed.topic!r} has state in {counted(len(others), 'partition')} "
@@ -149,6 +154,22 @@ class KeyedState:
                 "positions were deleted, have expired or were moved back, the source was created again, or another flow "
                 f"has written the state. Records would be counted twice. {self._again}. For another flow, choose another "
                 "state topic"
+            )
+
+    def _none(self, number: int, offset: int) -> InvalidRequest:
+        return InvalidRequest(
+            f"flow {self._flow!r}: its position is offset {offset} of {self._source}-{number}, and topic "
+            f"{self._keyed.topic!r} has no state of the records before: they were processed without state, the position was "
+            f"set by hand, or it was copied without that topic. {self._again}. To begin with later records and no state: "
+            f"pylog group delete {self._flow}, and give the parameter start"
+        )
+
+    def _check_whole(self, number: int, part: Partition) -> None:
+        """Raises InvalidRequest if the first records of a partition of the state were removed."""
+        if part.start:
+            raise InvalidRequest(
+                f"flow {self._flow!r}: the records of {self._keyed.topic}-{number} before offset {part.start} were removed, "
+                f"and with them the state of some keys. {self._again}"
             )
 
     @property
@@ -216,8 +237,9 @@ class KeyedState:
         check_partitions(state, self._flow, self._source, self._keyed)
         self._check_count(state, self._partitions)
         part, schema = state.partitions[topic_id, partition], schema_of(state, topic_id)
+        self._check_whole(partition, part)
         version = 0 if schema is None else schema.version
-        return _Stand(topic_id, lineage_of(state), part.start, erased_at(state, topic_id), version), part.end
+        return _Stand(topic_id, lineage_of(state), erased_at(state, topic_id), version), part.end
 
     def _restored(self, partition: int) -> _Part:
         """Read the latest records of a partition, in the newest state.
@@ -285,7 +307,7 @@ class KeyedState:
     def basis(self) -> ReadBasis:
         """The state that the batch has read: its commit is refused if others change it before."""
         erased = {part.stand.topic_id: part.stand.erased for part in self._batch.values()}
-        spans = ((part.stand.topic_id, number, part.stand.start, part.end) for number, part in self._batch.items())
+        spans = ((part.stand.topic_id, number, 0, part.end) for number, part in self._batch.items())
         return ReadBasis(erased, tuple(spans))
 
     def applied(self, committed: Committed) -> None:

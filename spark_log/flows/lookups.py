@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pyarrow as pa
 
 from spark_log.client.reader.latest import scan_latest
 from spark_log.configs.settings import has_cleanup_policy
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
+from spark_log.metadata.erasures import erased_at
 from spark_log.metadata.set_backs import Lineage, lineage_of
 from spark_log.metadata.state import State
 
 PAUSE_FACTOR = 9
 """A table is read again after so many times as long as reading it took: a tenth of the time is spent on it."""
 
-Stand = tuple[str, Lineage, tuple[tuple[int, int, int], ...]]
-"""A topic's id, the log, and start, end and edition of each partition: records are also removed, as by an erasure."""
+
+class Stand(NamedTuple):
+    """A topic, as a table has it."""
+
+    topic_id: str
+    lineage: Lineage
+    erased: int
+    """The version of the last erasure from it."""
+    parts: tuple[tuple[int, int, int], ...]
+    """Start, end and edition of each partition: records are also removed, as by a trim."""
 
 
 class LookupTable:
@@ -27,23 +38,26 @@ class LookupTable:
         self._topic = topic
         self._value_format = value_format
         self._table: pa.Table | None = None
-        self._stand: Stand | None = None
-        """The topic as the table has it."""
+        self.stand: Stand | None = None
+        """The topic as the table has it; None: there is no table."""
         self._due_ms = 0.0
 
     def table(self) -> pa.Table:
-        """The table, read again if the topic has changed and it is not too soon.
+        """The table, read again if the topic has changed and it is not too soon, or records were erased from it.
 
         Raises UnknownTopicOrPartition, and InvalidRequest if the topic is not compacted.
         """
         stand = self._now()
         began_ms = self._clock.monotonic_ms()
-        if self._table is None or (stand != self._stand and began_ms >= self._due_ms):
+        if self._table is None or (stand != self.stand and (began_ms >= self._due_ms or self._is_erased(stand))):
             table = scan_latest(self._journal, self._topic, None, "latest", None, None, self._value_format).read_all()
-            self._table, self._stand = table, stand
+            self._table, self.stand = table, stand
             ended_ms = self._clock.monotonic_ms()
             self._due_ms = ended_ms + PAUSE_FACTOR * (ended_ms - began_ms)
         return self._table
+
+    def _is_erased(self, now: Stand | None) -> bool:
+        return now is None or self.stand is None or now.erased != self.stand.erased
 
     def _now(self) -> Stand | None:
         """How far the topic is, by the newest state that is known; None: it is not there."""
@@ -53,7 +67,8 @@ class LookupTable:
             return None
         _check_compacted(state, self._topic)
         parts = (state.partitions[topic_id, number] for number in range(state.topics[topic_id].partitions))
-        return topic_id, lineage_of(state), tuple((part.start, part.readable_end, part.edition) for part in parts)
+        found = tuple((part.start, part.readable_end, part.edition) for part in parts)
+        return Stand(topic_id, lineage_of(state), erased_at(state, topic_id), found)
 
 
 def _check_compacted(state: State, topic: str) -> None:

@@ -16,8 +16,8 @@ from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import GroupPosition, GroupState, State, TopicKey
 
 
-def set_starts(journal: Journal, options: FlowOptions) -> None:
-    """Commit the positions at which a flow begins, unless its group has some.
+def set_starts(journal: Journal, options: FlowOptions, text: str = "") -> None:
+    """Commit the positions at which a flow begins, with a text as their metadata, unless its group has some.
 
     One commit has all of them: later, a partition without a position is a new one, and read from its first record.
     A topic that was created again is read from its first record, too, although its group may have no positions left.
@@ -28,7 +28,7 @@ def set_starts(journal: Journal, options: FlowOptions) -> None:
     tps = [tp for topic in options.sources(state) for tp in partitions_of(state, topic)]
     offsets = resolve(journal, dict.fromkeys(tps, options.start))
     keys = {tp: (journal.state.names[tp.topic], tp.partition) for tp in tps}
-    commit = GroupCommit(options.name, UNFENCED, tuple(OffsetEntry(*keys[tp], at, "") for tp, at in offsets.items()))
+    commit = GroupCommit(options.name, UNFENCED, tuple(OffsetEntry(*keys[tp], at, text) for tp, at in offsets.items()))
     expected = tuple(Stand(*key, None) for key in keys.values())
     with suppress(GroupInUse, ConcurrentChange):  # another process of the flow has done it, or the tasks will say why
         if commit.offsets:

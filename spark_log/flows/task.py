@@ -324,9 +324,7 @@ class FlowTask:
     def _basis(self, batch: Iterable[TopicPartition]) -> ReadBasis:
         """The log as the function has read it: erased records and older state do not come back by its outputs."""
         ids = {self._topics[tp.topic] for tp in batch}
-        sources = {topic_id: erased_at(self._seen, topic_id) for topic_id in ids}
-        read = ReadBasis() if self._function.state is None else self._function.state.basis()
-        return ReadBasis({**sources, **read.erased}, read.spans)
+        return self._function.basis({topic_id: erased_at(self._seen, topic_id) for topic_id in ids})
 
     def _commit_passed(self, consumer: Consumer) -> None:
         """Commit positions behind offsets without a record."""

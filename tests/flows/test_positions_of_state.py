@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import spark_log
-from spark_log import NewTopic, TopicPartition
+from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.cli.main import pylog
 from spark_log.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.recovery.repair import repair
@@ -122,6 +122,77 @@ def test_partitions_that_both_topics_got_end_the_flow(url: str) -> None:
     with pytest.raises(InvalidRequest, match="with its state had 1 partitions, and now has 3"):
         run(url)
     assert set(log.table("counts")["partition"].to_pylist()) == {0}
+
+
+def not_copied(log: spark_log.Log) -> None:
+    """As a copy of the source and of the positions does: with another text, and without the topic of the state."""
+    log.admin.delete_topics(["counts"])
+    log.admin.alter_consumer_group_offsets("count", {TopicPartition("words", 0): OffsetAndMetadata(2, "copied")})
+
+
+def without_state(log: spark_log.Log) -> None:
+    log.admin.delete_topics(["counts"])
+    log.admin.delete_consumer_groups(["count"])
+    function, settings = (lambda words: None), {"name": "count", "source": "words"}
+    with spark_log.flow(log.url, function=function, **settings) as flow:
+        flow.process_all_available(WAIT_S)
+    ended(log)
+
+
+def trimmed(log: spark_log.Log) -> None:
+    log.admin.delete_records({TopicPartition("counts", 0): 1})
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (not_copied, "offset 2 of words-0, and topic 'counts' has no state of the records before"),
+        (without_state, "offset 3 of words-0, and topic 'counts' has no state of the records before"),
+        (trimmed, "the records of counts-0 before offset 1 were removed"),
+    ],
+)
+def test_positions_without_their_state_end_the_flow(
+    tmp_path: Path, change: Callable[[spark_log.Log], None], error: str
+) -> None:
+    """It would count from the middle.  With the commands of the error, it counts all."""
+    url = str(tmp_path)
+    log = counted(url, "a b a")
+    change(log)
+    with pytest.raises(InvalidRequest, match=error) as raised:
+        run(url)
+    for command in str(raised.value).partition("and then: ")[2].partition(". ")[0].split("; "):
+        if "topic delete" not in command or "counts" in log.topics():
+            cli(url, command.removeprefix("pylog "))
+    run(url)
+    assert counts(log) == {"a": 2, "b": 1}
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+def test_a_state_that_is_trimmed_ends_a_running_flow(url: str) -> None:
+    """With the next batch."""
+    log = made(url, 1)
+    write(log, "a")
+    flow = start(url)
+    flow.process_all_available(WAIT_S)
+    trimmed(log)
+    write(log, "a")
+    with pytest.raises(InvalidRequest, match="the records of counts-0 before offset 1 were removed"):
+        flow.await_termination(WAIT_S)
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+def test_a_flow_with_state_may_begin_at_the_end(url: str) -> None:
+    """Its first positions belong to a state that is empty, also if it is started again before its first batch."""
+    log = made(url, 1)
+    write(log, "a b a")
+    for _ in range(2):
+        with start(url, start="latest") as flow:
+            flow.process_all_available(WAIT_S)
+        ended(log)
+    write(log, "a")
+    run(url)
+    assert counts(log) == {"a": 1}
 
 
 # Promise: tasks/flow.md#keep-state-by-key

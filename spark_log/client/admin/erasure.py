@@ -29,7 +29,7 @@ from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.metadata.replicas.replicas import is_active
 from spark_log.metadata.state import State
 from spark_log.metadata.topics.decide_topics import topic_named
-from spark_log.positions import parse_position
+from spark_log.positions import Latest, parse_position
 from spark_log.rewriting.erasing import Erased, Erasing, erase, plan_erasure, plan_shares
 from spark_log.segment.keys.key_set import KeySet
 
@@ -40,6 +40,8 @@ SHARE_BYTES = 1 << 30
 PENDING_MS = 60_000
 """How long an erasure waits for records that readers do not see yet."""
 PENDING_POLL_MS = 100
+LOOKS_MAX = 5
+"""How often an erasure looks for state that flows have written meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,9 @@ def erase_records(
         _note(journal, began, ErasedRecord(topic_id=topic_id, incomplete=True, begins=name))
     try:
         state, erased, problems = _erased(journal, erasing, spread, dry_run=dry_run)
+        if position == Latest() and not (dry_run or is_gone):
+            erasing, later = _erase_later_state(journal, began, erasing, erased, name)
+            problems = tuple(dict.fromkeys([*problems, *later]))
     except ConcurrentChange:
         if not dry_run:
             _note(journal, began, ErasedRecord(topic_id=topic_id, incomplete=True, ends=name))
@@ -165,6 +170,33 @@ def _erased(
     state, erased = _run(journal, erasing, begun.checked, dry_run=dry_run)
     erased.add(begun)
     return state, erased, tuple(dict.fromkeys([*problems, *erasing.failures.problems]))
+
+
+def _erase_later_state(
+    journal: Journal, began: State, erasing: Erasing, erased: Erased, name: str
+) -> tuple[Erasing, Sequence[str]]:
+    """Erase the state that flows have written since from the state that is erased.  Returns the ends and the problems.
+
+    A flow commits no batch that has read the state before the newest note.  So once nothing is found after a note, no
+    flow has anything of the erased state.
+    """
+    topic = erasing.topic
+    for _ in range(LOOKS_MAX):
+        if not (flows := _flows(journal.refresh(), erasing.topic_id)):
+            return erasing, ()
+        _note(journal, began, ErasedRecord(topic_id=erasing.topic_id, incomplete=True, begins=name))
+        state = await_pending(journal, topic)
+        ends = {tp.partition: partition_of(state, tp)[1].end for tp in partitions_of(state, topic)}
+        erasing = replace(erasing, ends=ends)
+        _, again = _run(journal, erasing, dry_run=False)
+        erased.add(again)
+        if not again.records:
+            return erasing, erasing.failures.problems
+    return erasing, (
+        *erasing.failures.problems,
+        f"flow {flows[0]!r} writes state of these keys to topic {topic!r} again and again: stop the writers of its "
+        "source, or the flow, and run the erasure again",
+    )
 
 
 def _report(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-POSITION = re.compile(r"state (\S+)(?: ([0-9]+))?")
-"""The topic's id and, unless the position is of an older pylog, its partitions."""
+POSITION = re.compile(r"state (\S+) ([0-9]+)")
+"""The topic's id, and its partitions."""
 
 
 def position_text(topic_id: str, partitions: int) -> str:
@@ -16,4 +16,4 @@ def position_text(topic_id: str, partitions: int) -> str:
 def named_state(text: str) -> tuple[str, int]:
     """The topic id and the number of partitions in the metadata of a position; ("", 0): it names no state."""
     found = POSITION.fullmatch(text)
-    return ("", 0) if found is None else (found[1], int(found[2] or 0))
+    return ("", 0) if found is None else (found[1], int(found[2]))
