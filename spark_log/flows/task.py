@@ -148,8 +148,8 @@ class FlowTask:
         self._committed: dict[TopicPartition, int] = {}
         self._new: dict[TopicPartition, int] = {}
         """Starts of partitions in which the group has no position yet."""
-        self._began_ms = self._clock.monotonic_ms()
-        """When it last began to fail."""
+        self._in_use_ms = self._clock.monotonic_ms()
+        """Since when it has only failed because others hold the group."""
         self._failures = 0
         """In a row."""
 
@@ -210,8 +210,8 @@ class FlowTask:
 
     def _check_retriable(self, error: SparkLogError) -> None:
         """Raises an error after which the flow has to end."""
-        if not self._failures:
-            self._began_ms = self._clock.monotonic_ms()
+        if not self._failures or not isinstance(error, GroupInUse):
+            self._in_use_ms = self._clock.monotonic_ms()
         if isinstance(error, FunctionFailed | FencedInstanceId):
             raise error
         if isinstance(error, IllegalGeneration):
@@ -230,7 +230,7 @@ class FlowTask:
                     current=error.current,
                 ) from error
         elif isinstance(error, GroupInUse):
-            if self._clock.monotonic_ms() - self._began_ms > IN_USE_MS:
+            if self._clock.monotonic_ms() - self._in_use_ms > IN_USE_MS:
                 raise error
         elif isinstance(error, InvalidRecord):
             if self._failures >= REFUSALS_MAX:
