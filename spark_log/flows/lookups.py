@@ -18,7 +18,7 @@ PAUSE_FACTOR = 9
 """A table is read again after so many times as long as reading it took: a tenth of the time is spent on it."""
 
 
-class Stand(NamedTuple):
+class TableStand(NamedTuple):
     """A topic, as a table has it."""
 
     topic_id: str
@@ -38,7 +38,7 @@ class LookupTable:
         self._topic = topic
         self._value_format = value_format
         self._table: pa.Table | None = None
-        self.stand: Stand | None = None
+        self.stand: TableStand | None = None
         """The topic as the table has it; None: there is no table."""
         self._due_ms = 0.0
 
@@ -56,10 +56,10 @@ class LookupTable:
             self._due_ms = ended_ms + PAUSE_FACTOR * (ended_ms - began_ms)
         return self._table
 
-    def _is_erased(self, now: Stand | None) -> bool:
+    def _is_erased(self, now: TableStand | None) -> bool:
         return now is None or self.stand is None or now.erased != self.stand.erased
 
-    def _now(self) -> Stand | None:
+    def _now(self) -> TableStand | None:
         """How far the topic is, by the newest state that is known; None: it is not there."""
         state = self._journal.require([self._topic])
         topic_id = state.names.get(self._topic)
@@ -68,7 +68,7 @@ class LookupTable:
         _check_compacted(state, self._topic)
         parts = (state.partitions[topic_id, number] for number in range(state.topics[topic_id].partitions))
         found = tuple((part.start, part.readable_end, part.edition) for part in parts)
-        return Stand(topic_id, lineage_of(state), erased_at(state, topic_id), found)
+        return TableStand(topic_id, lineage_of(state), erased_at(state, topic_id), found)
 
 
 def _check_compacted(state: State, topic: str) -> None:
