@@ -16,7 +16,7 @@ from simulation.log_sim.blocking import SimulatedProcess, SimulatedStore, blocki
 from simulation.log_sim.readers_and_maintenance import read_once
 from simulation.log_sim.setting import Simulation
 from simulation.log_sim.threads import SimulatedThreads
-from simulation.log_sim.world import World
+from simulation.log_sim.world import Simulated, World
 from simulation.mutation import Patch
 from simulation.verdict import Violation
 from spark_log.client.log import Log
@@ -160,7 +160,7 @@ def _begin_again(sim: Simulation, prefix: str, losses: int) -> None:
         _add_copiers(sim, prefix)
 
 
-def opened(sim: Simulation, process: SimulatedProcess, prefix: str = "") -> Log:
+def opened(sim: Simulated, process: SimulatedProcess, prefix: str = "") -> Log:
     """The log in a process, or the one that a mirror is."""
     store = MirrorStore(process, prefix) if prefix else SimulatedStore(process)
     threads = SimulatedThreads(process)

@@ -17,6 +17,7 @@ from simulation.log_sim.mirrored import FOLDERS, MIRRORS, add_mirrors, check_who
 from simulation.log_sim.readers_and_maintenance import maintainer, persistent
 from simulation.log_sim.restored_readers import PAUSES_MS, READERS, read_parts
 from simulation.log_sim.setting import COPIED, COPIED_ID, COPIED_PARTITIONS, Copied, Simulation
+from simulation.log_sim.world import Simulated
 from simulation.verdict import Violation
 from spark_log.client.log import Log
 from spark_log.errors import (
@@ -85,7 +86,7 @@ def _add_actors(sim: Simulation, written: Written) -> None:
     sim.world.start("maintainer", persistent(partial(maintainer, sim)), counts=False)
 
 
-def run_for(sim: Simulation, milliseconds: int) -> None:
+def run_for(sim: Simulated, milliseconds: int) -> None:
     def wait() -> Steps[None]:
         yield Sleep(milliseconds)
 
@@ -93,7 +94,7 @@ def run_for(sim: Simulation, milliseconds: int) -> None:
     run_until(sim, 10 * milliseconds + 60_000, "a sleep does not end")
 
 
-def run_until(sim: Simulation, milliseconds: int, stuck: str) -> None:
+def run_until(sim: Simulated, milliseconds: int, stuck: str) -> None:
     if not sim.world.run(milliseconds):
         raise Violation(f"progress: {stuck}")
 

@@ -520,6 +520,16 @@ class World:
             self._at(self.rng.choice((1, 50)), ("send", actor, (place, op)))
 
 
+class Simulated(Protocol):
+    """A simulation, for actors that only need its draws and its world."""
+
+    @property
+    def rng(self) -> random.Random: ...
+
+    @property
+    def world(self) -> World: ...
+
+
 def _name(op: Op) -> str:
     """The name of a file that an operation is about, or how the names begin that it lists; empty if there is none."""
     found: str = op.keys[0] if isinstance(op, Delete) else getattr(op, "key", getattr(op, "prefix", ""))
