@@ -1,4 +1,4 @@
-"""What the log has at each version, and what a commit of the flow may add to it.
+"""The promises of a flow with state: each of its commits is compared with the log before it.
 
 effect   a commit has the output of each record between its positions, once and in order, and nothing else
 state    it has the state of the keys of these records: the state before, with these records

@@ -59,7 +59,7 @@ class FlowSimulation:
         files.update({MIRROR + folder: {} for folder in FOLDERS})
         files[META][FORMAT_KEY] = format_file()
         self.tasks = self.rng.choice(TASKS)
-        """Of the flow: how many it has."""
+        """Number of tasks of the flow."""
         self.world.alone(blocking(self.world, self._create))
 
     def _create(self, process: SimulatedProcess) -> None:
