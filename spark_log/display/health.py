@@ -38,12 +38,15 @@ class Check(NamedTuple):
 def log_checks(log: Log, url: str, asked: list[str], *, writes: bool) -> list[Check]:
     """The checks of an open log.
 
+    url:     the URL that was given; empty: the caller asks often, so former places of the log are looked at now and
+             then.
     asked:   checks of coordinators that were done before, by name.
     writes:  check by a write whether embedded writers can write.
     """
     holder = holder_checks(log, url, asked)
     storage = _storage(log) if writes else []
     of_state = [*_brokers(log), *_set_aside(log), *_lost_versions(log), _maintenance(log)]
+    of_state += _second_logs(log, is_asked_often=not url)
     return [_log(log), *holder, *storage, *of_state, *_quorum_copy(log, asked), _clock(log)]
 
 
@@ -180,6 +183,16 @@ def _lost_versions(log: Log) -> list[Check]:
     except SparkLogError:  # this user may have no rights on the objects; a root that is away is reported by others
         return []
     return [Check("lost versions", False, text)] if text else []
+
+
+def _second_logs(log: Log, *, is_asked_often: bool) -> list[Check]:
+    """Whether clients with a former URL of the log write to another one there."""
+    from spark_log.client.admin.second_logs import OFTEN_MS, second_logs
+
+    found = second_logs(log.journal, OFTEN_MS if is_asked_often else 0)
+    return [
+        Check("former place", not one.is_defect, one.text if one.is_defect else f"warning: {one.text}") for one in found
+    ]
 
 
 def _clock(log: Log) -> Check:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from spark_log.client.admin.second_logs import OFTEN_MS, second_logs
 from spark_log.client.log import Log
 from spark_log.configs.settings import cluster_config
 from spark_log.errors import LogRestored, NoSpace
@@ -26,6 +27,7 @@ from spark_log.journal.sealing import prune, seal
 from spark_log.journal.set_aside import SetAside
 from spark_log.journal.storage.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.store_operations import Steps
+from spark_log.log_lines import logger
 from spark_log.maintenance.erasure_ends import mark_metadata, mark_own_root, sweep_all
 from spark_log.maintenance.lost_end import lost_end
 from spark_log.maintenance.maintain_brokers import BrokerMaintenance, BrokerMaintenanceReport
@@ -115,6 +117,7 @@ class Maintainer:
         self._workers = workers
         self._brokers = BrokerMaintenance(log) if checks_brokers else None
         self._collector = RootCollector(log.journal)
+        self._second_logs: tuple[str, ...] = ()
         self._saves_memory = saves_memory and not log.journal.metadata_log.is_served
         self._memory: MaintenanceMemory | None = None
         """None: of no round that this process has ended."""
@@ -163,7 +166,16 @@ class Maintainer:
         self._memory = memory
         if view.state.brokers:
             report = self._with_roots(report, view.state, kept, failed)
-        return report, failed
+        return replace(report, second_logs=self._look_for_second_logs()), failed
+
+    def _look_for_second_logs(self) -> tuple[str, ...]:
+        """Looks now and then at the places from which the log was moved.  A warning is logged once."""
+        others = second_logs(self.log.journal, OFTEN_MS, of_copies=False)
+        before, self._second_logs = self._second_logs, tuple(one.text for one in others)
+        for text in self._second_logs:
+            if text not in before:
+                logger.warning("%s", text)
+        return self._second_logs
 
     def _with_roots(
         self, report: MaintainReport, state: State, kept: BrokerMaintenanceReport, failed: Failures

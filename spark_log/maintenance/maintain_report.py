@@ -68,6 +68,8 @@ class MaintainReport:
     """Partitions of which nothing is left in objects of other brokers than their replicas."""
     moved_bytes: int = 0
     """Size of the new objects with records of partitions that move."""
+    second_logs: tuple[str, ...] = ()
+    """Sentences about other logs where this one was before it was moved.  Clients with a former URL write to them."""
     problems: tuple[str, ...] = ()
     """Failed duties, with the errors; the other duties were completed."""
     no_space: bool = False

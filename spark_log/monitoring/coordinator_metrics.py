@@ -99,7 +99,7 @@ class CompactionMetrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._passes = self._records = self._bytes = self._uncleanable = self._set_aside = 0
+        self._passes = self._records = self._bytes = self._uncleanable = self._set_aside = self._second_logs = 0
         self._ratios: dict[str, float] = {}
         """By topic, as of the last round that looked."""
 
@@ -110,6 +110,7 @@ class CompactionMetrics:
             self._records += report.removed_records
             self._bytes += max(0, report.removed_bytes)  # a counter: small segments may grow
             self._uncleanable, self._set_aside = len(report.uncleanable), len(report.set_aside)
+            self._second_logs = len(report.second_logs)
             self._ratios |= report.dirty_ratios
 
     @property
@@ -123,13 +124,15 @@ class CompactionMetrics:
             self._ratios = {name: ratio for name, ratio in self._ratios.items() if name in state.names}
             ratios: dict[tuple[str, ...], float] = {(name,): round(ratio, 4) for name, ratio in self._ratios.items()}
             sums = self._passes, self._records, self._bytes
-            uncleanable, set_aside = self._uncleanable, self._set_aside
+            uncleanable, set_aside, second_logs = self._uncleanable, self._set_aside, self._second_logs
         for (name, text), total in zip(COMPACTION, sums, strict=True):
             yield from one_line(name, "counter", text, total)
         text = "Partitions of which compaction leaves out records that it failed to read."
         yield from one_line("pylog_uncleanable_partitions", "gauge", text, uncleanable)
         text = "Objects that maintenance has set aside since it failed to read them."
         yield from one_line("pylog_set_aside_objects", "gauge", text, set_aside)
+        text = "Other logs where this one was before it was moved: clients with a former URL write to them."
+        yield from one_line("pylog_second_logs", "gauge", text, second_logs)
         text = "Highest share of a partition of a compacted topic that is not compacted and may be."
         yield from many_lines("pylog_topic_dirty_ratio", text, ("topic",), ratios, "gauge")
         text = "When a pass of compaction last ended in a topic."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from spark_log.client.open_journal import open_journal
@@ -12,15 +11,13 @@ from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.journal import Journal
 from spark_log.journal.lost_versions import unnamed_in
 from spark_log.journal.store_operations import Get, Steps
-from spark_log.metadata.decide_coordinators import check_is_here, moved_to, moving_to
+from spark_log.metadata.decide_coordinators import check_is_here
 from spark_log.metadata.erasures import erased_since
 from spark_log.metadata.formats.batch_format import decode_batch
-from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.metadata.restores import history_of, restores_after, seen_in, was_set_back
 from spark_log.metadata.state import ErasedTopic, State
 from spark_log.runtime.daemon_tasks import Task
 from spark_log.store.object_names import log_key, upload_epoch
-from spark_log.store.open import open_store
 
 LIST_CURE = (
     "Restore the list from a mirror or a copy of the log, or wait for `gc.fence.age.ms`: then the log removes it."
@@ -97,32 +94,6 @@ def damage_of_record(key: str, data: bytes | None) -> str:
     except CorruptObject as error:
         return str(error)
     return ""
-
-
-def log_in_former_place(journal: Journal) -> str:
-    """A sentence on a log with the same id in a place where this log was before; empty if there is none.
-
-    A copy that was restored there does not know that the log was moved.  A place that hangs is not waited for.
-    """
-    state, own = journal.state, journal.metadata.url
-    rows = [one for one in state.former_roots.values() if one.broker == OWN_BROKER and one.url not in ("", own)]
-    for one in rows:
-        look = Task(partial(_log_at, one.url), "pylog-former-place")
-        found = look.result() if look.wait(LOOK_S) and look.error is None else None
-        if found is None or found.cluster_id != journal.cluster_id:
-            continue
-        held = found.state.coordinator
-        if not found.is_mirror and not moved_to(held) and not moving_to(held):
-            return (
-                f"there is a second log with the same id at {one.url}, where this log was before: a copy was restored there, "
-                "or it was opened again. Clients that have that URL write to it. Stop them, append to this log what only the "
-                "other has, and delete the other"
-            )
-    return ""
-
-
-def _log_at(url: str) -> Journal:
-    return Journal.open(open_store(url), create=False)
 
 
 def erased_in(url: str, storage_options: Mapping[str, Any] | None, mirror: Journal) -> dict[str, ErasedTopic]:

@@ -19,6 +19,7 @@ from itertools import chain, pairwise
 from spark_log.client.admin.brokers import check_answers
 from spark_log.client.admin.erasure_nodes import quorum_to_erase
 from spark_log.client.admin.erasure_status import problems_of
+from spark_log.client.admin.second_logs import second_logs
 from spark_log.client.log import Log
 from spark_log.client.reader.plan import SliceRead
 from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError
@@ -43,7 +44,6 @@ from spark_log.metadata.replicas.replica_state import OWN_BROKER
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.recovery.lost_ends import lost_ends
-from spark_log.recovery.lost_log import log_in_former_place
 from spark_log.recovery.verify_copies import (
     CheckedCopies,
     brokers_to_check,
@@ -105,8 +105,8 @@ def verify(
     looked = [broker for broker in brokers_to_check(state) if broker not in copies.unreachable]
     problems += lost_ends(journal, looked)
     _name_others(journal, looked)
-    if text := log_in_former_place(journal):
-        logger.warning("%s", text)
+    for other in second_logs(journal):
+        logger.warning("%s", other.text)
     contents = list(_contents(state, slices, copies, spread, progress)) if deep else []
     read = {one.what for one in contents}  # it names the offsets exactly
     problems += [one for one in objects if one.what not in read] + contents

@@ -124,6 +124,21 @@ def test_a_log_is_moved(pylog: Pylog, tmp_path: Path) -> None:
     assert "already" in pylog.refused("move", "--cancel", "--yes", "--force")
 
 
+# Promise: copies.md#move-a-log
+def test_a_second_log_in_the_former_place_is_not_healthy(pylog: Pylog, tmp_path: Path) -> None:
+    """A copy of before the move was restored there, and clients with the former URL write to it."""
+    shutil.copytree(tmp_path / "log", tmp_path / "yesterday")
+    pylog.ok("move", str(tmp_path / "moved"), "--yes")
+    moved = Pylog(tmp_path / "moved")
+    assert "former place" not in moved.ok("cluster", "health")
+    shutil.rmtree(tmp_path / "log")
+    (tmp_path / "yesterday").rename(tmp_path / "log")
+    found = moved.run("cluster", "health")
+    assert found.exit_code == 1 and "not healthy: former place" in found.stderr
+    said = f"there is a second log with the same id at {(tmp_path / 'log').as_uri()}"
+    assert said in found.stdout and said in moved.ok("maintain")
+
+
 def test_what_asks_for_yes_names_a_dry_run_only_where_there_is_one(pylog: Pylog, tmp_path: Path) -> None:
     mirror = str(tmp_path / "mirror")
     pylog.ok("mirror", "set", mirror)

@@ -11,6 +11,8 @@ import pytest
 
 import spark_log
 from simulation.harness.stores import MeteredStore
+from spark_log.client.admin.second_logs import second_logs
+from spark_log.display.health import log_checks
 from spark_log.errors import CorruptObject, InvalidRequest
 from spark_log.maintenance.maintain import maintain_once
 from spark_log.recovery.mirror import Mirror, begin_mirror
@@ -67,6 +69,19 @@ def test_a_recovered_mirror_is_a_log_of_its_own(
         Mirror(log, LocalStore(root))
     with pytest.raises(InvalidRequest, match="is a separate log"):
         mirror.round()
+
+
+def test_a_copy_and_the_log_that_it_is_of_may_both_be_in_use(log: spark_log.Log, root: str) -> None:
+    """Such as in a drill: the health of the copy names the log, and is not bad."""
+    Mirror(log, LocalStore(root)).round()
+    recover(LocalStore(root), force=True)
+    with spark_log.connect(root) as copy:
+        (found,) = second_logs(copy.journal)
+        assert not found.is_defect and "the log of which this one is a copy is at" in found.text
+        checks = log_checks(copy, root, [], writes=True)
+        assert all(check.healthy for check in checks)
+        assert [check.says for check in checks if check.check == "former place"] == [f"warning: {found.text}"]
+        assert maintain_once(copy).second_logs == ()
 
 
 # Promise: cli.md#pylog-recover

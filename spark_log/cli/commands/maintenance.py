@@ -176,6 +176,8 @@ def report_text(report: MaintainReport) -> str:
             else "are set aside, because they cannot be read"
         )
         text += f"; {counted(len(names), 'object')} {why}: {', '.join(names[:NAMED_MAX])}{more} (`pylog verify --deep`)"
+    for other in report.second_logs:
+        text += f"; {other}"
     if report.problems:
         text += f"; {counted(len(report.problems), 'problem')}"
     return text
