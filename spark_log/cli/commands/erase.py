@@ -203,7 +203,7 @@ def report_text(report: ErasureReport) -> str:
             lines.append(f"{title}: {', '.join(names)}")
     not_done = "would not be done" if report.gone_by_ms is None else "not done"
     lines += [f"{not_done}: {problem}" for problem in report.problems]
-    return "\n".join([*lines, *report.former_roots, *ELSEWHERE])
+    return "\n".join([*lines, *report.ended, *report.former_roots, *ELSEWHERE])
 
 
 def _writer(report: ErasureReport, name: str) -> str:

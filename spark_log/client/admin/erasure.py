@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_log.client.admin.answering_roots import RootAnswers
 from spark_log.client.admin.brokers import ANSWER_S
-from spark_log.client.admin.erasure_status import former_roots, gone_by, is_deleted, unreached_roots
+from spark_log.client.admin.erasure_status import ended_texts, former_roots, gone_by, is_deleted, unreached_roots
 from spark_log.client.producer.sent_values import to_bytes
 from spark_log.client.reader.positions_to_offsets import partition_of, partitions_of, resolve
 from spark_log.client.representations import described
@@ -80,6 +80,9 @@ class ErasureReport:
     """Sentences about roots that cannot be reached now, each with what to do: the erasure is not done before that."""
     former_roots: tuple[str, ...]
     """Sentences about roots of removed and replaced brokers, whose files may still be there."""
+    ended: tuple[str, ...]
+    """Sentences about earlier incomplete erasures of the topic, which are not listed any more because this one is
+    complete.  They may have been of other keys."""
     dead_letters: tuple[str, ...]
     """Topics that pylog created for dead letters.  Records with the same keys may be in them."""
     writers: tuple[str, ...]
@@ -142,7 +145,8 @@ def erase_records(
         _note(journal, began, ErasedRecord(topic_id=topic_id, incomplete=bool(problems), ends=name))
         erasing.check(state := journal.refresh())
     unreached = tuple(_unreached(journal, state).values())
-    return _report(state, erasing, erased, problems, unreached, None if dry_run else journal.context.clock.now_ms())
+    report = _report(state, erasing, erased, problems, unreached, None if dry_run else journal.context.clock.now_ms())
+    return report if dry_run or problems else replace(report, ended=_ended(began, topic_id))
 
 
 def _topic_to_search(state: State, topic: str) -> tuple[str, bool]:
@@ -150,6 +154,12 @@ def _topic_to_search(state: State, topic: str) -> tuple[str, bool]:
     if topic not in state.names and topic in state.erasures and is_deleted(state, topic):
         return topic, True
     return topic_named(state, topic)[0], False
+
+
+def _ended(began: State, topic_id: str) -> tuple[str, ...]:
+    """The incomplete erasures of a topic that a complete one takes off the list."""
+    known = began.erasures.get(topic_id)
+    return () if known is None else ended_texts(known)
 
 
 def _note(journal: Journal, began: State, record: ErasedRecord) -> None:
@@ -220,6 +230,7 @@ def _report(
         gone_by_ms=None if ended_ms is None else gone_by(state, max(state.time, ended_ms)),
         unreached=unreached,
         former_roots=former_roots(state),
+        ended=(),
         dead_letters=_dead_letters(state, topic),
         writers=_writers(state, topic_id),
         flows=_flows(state, topic_id),

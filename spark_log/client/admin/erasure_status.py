@@ -165,6 +165,16 @@ def to_repeat_texts(rows: Mapping[str, ErasedTopic]) -> tuple[str, ...]:
     )
 
 
+def ended_texts(row: ErasedTopic) -> tuple[str, ...]:
+    """Sentences about the incomplete erasures of a topic, which a complete one takes off the list."""
+    return tuple(
+        f"the erasure from {row.name} at {format_timestamp_ms(one.time)} was not complete, and is not listed any more, "
+        "because this one is: if it was of other keys, run it again"
+        for one in row.unfinished
+        if one.incomplete
+    )
+
+
 def unreached_roots(state: State, roots: Iterable[Root], silent: Iterable[int] = ()) -> dict[Root, str]:
     """The roots that maintenance cannot reach, of the given ones, each with a sentence.
 
