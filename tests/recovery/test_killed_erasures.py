@@ -1,4 +1,4 @@
-"""An erasure whose process was killed, in a log that was moved, recovered or repaired since: its advice ends the entry."""
+"""The entry of an erasure that was killed, in a log that was moved, recovered or repaired since: its advice ends it."""
 
 from __future__ import annotations
 
