@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_log.client.producer.append import replica_puts
 from spark_log.client.producer.commit import PlainProducer, RetryPolicy
 from spark_log.client.producer.delivery import BlockedPlace, place_of
-from spark_log.client.producer.topic_rules import Numbers, TopicRows, TopicTable, faults_of, topic_spec
+from spark_log.client.producer.topic_rules import Fault, Numbers, TopicRows, TopicTable, faults_of, topic_spec
 from spark_log.client.producer.upload import Uploaded, Uploader
 from spark_log.errors import (
     AuthorizationFailed,
@@ -51,12 +51,14 @@ from spark_log.gateway.produced_batches import (
     records_of,
     uncompressed,
 )
+from spark_log.gateway.produced_columns import typed_rows
 from spark_log.gateway.record_batch import HEADER_BYTES, US_PER_MS, sealed
 from spark_log.gateway.sequences import Numbered, SequencePlace, Sequences, WrittenBatch, WrongSequence
 from spark_log.gateway.stored_batches import Encoded, StoredBatches
 from spark_log.journal.journal import Journal
 from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.topics.schemas import schema_of
 from spark_log.model import ACKS_ALL, ACKS_LEADER
 from spark_log.segment.record_columns import Rows
 
@@ -194,13 +196,17 @@ class RoundWriter:
         """Write what is not refused, again if the log has changed meanwhile."""
         for number in range(TRIES):
             accepted: Sequence[_Body] = [body for body in part if body.of.outcome is None]
-            state = self._journal.state
+            undecided, state = accepted, self._journal.state
             try:
                 state = self._journal.refresh() if number else self._journal.recent()
                 accepted, rows = accept(
                     state, self._not_blocked(state, part), self._sequences, self._journal.context.clock.now_ms()
                 )
-                if rows is None:
+                if not number and self._has_newer_schema(state, undecided):
+                    for body in undecided:
+                        body.of.outcome = None
+                    continue
+                if not rows:
                     return
                 uploaded = self._uploaded(state, rows, accepted)
             except TooManyHeaders:
@@ -218,6 +224,16 @@ class RoundWriter:
             if self._commit(state, uploaded, accepted, is_last=number == TRIES - 1):
                 return
 
+    def _has_newer_schema(self, state: State, bodies: Sequence[_Body]) -> bool:
+        """Whether records were refused by a schema that the log has replaced since."""
+        refused = {
+            body.of.topic_id
+            for body in bodies
+            if body.typed and body.of.outcome is not None and body.of.outcome.code == INVALID_RECORD
+        }
+        newest = self._journal.refresh() if refused else state
+        return any(schema_of(newest, topic_id) != schema_of(state, topic_id) for topic_id in refused)
+
     def _block(self, state: State, accepted: Sequence[_Body], error: SparkLogError) -> bool:
         """Whether batches were refused, without which the others may be written."""
         place = place_of(error)
@@ -234,7 +250,7 @@ class RoundWriter:
                     body.of.outcome = outcome
         return [body for body in part if body.of.outcome is None]
 
-    def _uploaded(self, state: State, rows: TopicRows, accepted: Sequence[_Body]) -> Uploaded:
+    def _uploaded(self, state: State, rows: Sequence[TopicRows], accepted: Sequence[_Body]) -> Uploaded:
         uploader = Uploader(
             self._journal.roots.own,
             state.version,
@@ -244,7 +260,8 @@ class RoundWriter:
             tag=self._journal.context.tag,
         )
         try:
-            uploader.add(rows)
+            for part in rows:
+                uploader.add(part)
             return uploader.finish()
         finally:
             uploader.close()
@@ -271,7 +288,7 @@ class RoundWriter:
         at, kept = {key: span.start for key, span in committed.ranges.items()}, dict[TopicKey, dict[int, Encoded]]()
         for body in accepted:
             one, offset = body.of, at[body.of.key]
-            if self._batches is not None and body.last_ms != NO_TIME and not body.append_time:
+            if self._batches is not None and body.last_ms != NO_TIME and not body.append_time and not body.typed:
                 kept.setdefault(one.key, {})[offset] = body.as_stored(offset, leader_epoch(state, one.topic_id))
             at[one.key] += one.batch.records
             one.outcome = WriteOutcome(offset=offset, time_ms=committed.time_ms if body.append_time else -1)
@@ -320,6 +337,8 @@ class _Body:
     of: Waiting
     data: bytes | memoryview
     append_time: bool = False
+    typed: bool = False
+    """Its values are JSON for a topic with a schema."""
     last_ms: int = NO_TIME
     """The latest time of its records; `NO_TIME`: some may have come without one."""
 
@@ -332,28 +351,31 @@ class _Body:
 
 def accept(
     state: State, bodies: Sequence[_Body], sequences: Sequences, now_ms: int
-) -> tuple[list[_Body], TopicRows | None]:
-    """The batches that are to be written, and their records.  The others have outcomes, or repeat one of them."""
+) -> tuple[list[_Body], list[TopicRows]]:
+    """The batches that are to be written, and their records: those of bytes, and those of each topic with a schema.
+
+    The other batches have outcomes, or repeat one of them.
+    """
     for body in bodies:
         _note_repeat(body.of, sequences)
         if body.of.outcome is None:
             _check_topic(state, body)
     left, read = _readable([body for body in bodies if body.of.outcome is None], now_ms)
     if read is None:
-        return [], None
-    rows = _rows(state, left, read.records)
+        return [], []
     counts = np.array([body.of.batch.records for body in left])
     owner = np.repeat(np.arange(len(left)), counts)
     if read.have_times:
         times = read.records.column("timestamp").view(pa.int64()).to_numpy() // US_PER_MS
         for body, last_ms in zip(left, np.maximum.reduceat(times, np.cumsum(counts) - counts).tolist(), strict=True):
             body.last_ms = last_ms
-    _note_faults(left, rows, owner, now_ms)
+    parts = list(_parts(state, left, read.records, owner))
+    for part in parts:
+        _note_faults(left, part, now_ms)
     accepted = _in_order([body for body in left if body.of.outcome is None], sequences)
-    if not accepted:
-        return [], None
-    chosen = np.isin(owner, [number for number, body in enumerate(left) if body in accepted])
-    return accepted, rows.take(np.flatnonzero(chosen))
+    numbers = [number for number, body in enumerate(left) if body in accepted]
+    rows = [part.rows.take(np.flatnonzero(np.isin(part.owner, numbers))) for part in parts] if accepted else []
+    return accepted, [one for one in rows if one.num_rows]
 
 
 def _note_repeat(one: Waiting, sequences: Sequences) -> None:
@@ -369,11 +391,8 @@ def _check_topic(state: State, body: _Body) -> None:
         return
     spec = topic_spec(state, one.topic)
     body.append_time = spec.append_time
-    if spec.schema is not None:
-        one.outcome = WriteOutcome(
-            INVALID_RECORD, f"topic {one.topic!r} has columns: write it with Spark or with Python"
-        )
-    elif (size := HEADER_BYTES + len(one.batch.body)) > spec.max_message_bytes:
+    body.typed = spec.schema is not None
+    if (size := HEADER_BYTES + len(one.batch.body)) > spec.max_message_bytes:
         text = f"a batch of {size} bytes, and max.message.bytes of topic {one.topic!r} is {spec.max_message_bytes}"
         one.outcome = WriteOutcome(MESSAGE_TOO_LARGE, text)
 
@@ -396,6 +415,34 @@ def _records(bodies: Sequence[_Body], now_ms: int) -> ReadRecords:
     return records_of([body.of.batch for body in bodies], [body.data for body in bodies], now_ms)
 
 
+class _Part(NamedTuple):
+    """Records that have the same columns."""
+
+    rows: TopicRows
+    owner: Numbers
+    """The number of each record's batch, ascending."""
+    misfits: Fault | None = None
+    """Values that do not fit the schema of their topic."""
+
+
+def _parts(state: State, bodies: Sequence[_Body], records: pa.RecordBatch, owner: Numbers) -> Iterator[_Part]:
+    """The records of bytes, and those of each topic with a schema."""
+    groups = dict[str, list[int]]()
+    for number, body in enumerate(bodies):
+        groups.setdefault(body.of.topic if body.typed else "", []).append(number)
+    for topic, numbers in groups.items():
+        mine = owner if len(groups) == 1 else owner[np.isin(owner, numbers)]
+        given = records if len(groups) == 1 else records.take(pa.array(np.flatnonzero(np.isin(owner, numbers))))
+        batches = [bodies[number] for number in numbers]
+        rows = _rows(state, batches, given)
+        if topic:
+            counts = [body.of.batch.records for body in batches]
+            typed, misfits = typed_rows(rows.rows, rows.topics.specs[0], counts, WRONG_MAX)
+            yield _Part(rows._replace(rows=typed), mine, misfits)
+        else:
+            yield _Part(rows, mine)
+
+
 def _rows(state: State, bodies: Sequence[_Body], records: pa.RecordBatch) -> TopicRows:
     names = list(dict.fromkeys(body.of.topic for body in bodies))
     number = {name: at for at, name in enumerate(names)}
@@ -406,10 +453,11 @@ def _rows(state: State, bodies: Sequence[_Body], records: pa.RecordBatch) -> Top
     return TopicRows(TopicTable(specs), numbers, Rows(records, pa.array(partitions)))
 
 
-def _note_faults(bodies: Sequence[_Body], rows: TopicRows, owner: Numbers, now_ms: int) -> None:
+def _note_faults(bodies: Sequence[_Body], part: _Part, now_ms: int) -> None:
     """A batch with records that violate the rules of its topic is refused as a whole, and they are named."""
+    owner = part.owner
     first = np.searchsorted(owner, np.arange(len(bodies)))
-    for fault in faults_of(rows, now_ms):
+    for fault in (*filter(None, (part.misfits,)), *faults_of(part.rows, now_ms)):
         wrong = np.flatnonzero(fault.rows)
         for number in np.unique(owner[wrong]).tolist():
             if (one := bodies[number].of).outcome is None:

@@ -24,6 +24,7 @@ from spark_log.errors import InvalidRecord
 from spark_log.schema.ddl import sql_type
 from spark_log.segment.arrays.few_values import array_from
 from spark_log.segment.arrays.python_values import checker, misfit
+from spark_log.segment.json_columns import columns_of_json
 from spark_log.text import shown
 
 UNFIT = "does not fit the schema"
@@ -131,8 +132,8 @@ def _written_date(value: date | int) -> str:
 
 
 def from_json(
-    texts: Sequence[bytes | None], kind: pa.DataType, where: Callable[[int], str], *, strict: bool = False
-) -> pa.Array:
+    texts: pa.Array, kind: pa.StructType, where: Callable[[int], str], *, strict: bool = False
+) -> pa.StructArray:
     """JSON objects as structs of a canonical type; null for null.
 
     where:   names a row, for messages.
@@ -146,12 +147,21 @@ def from_json(
 
 
 def json_or_errors(
-    texts: Sequence[bytes | None], kind: pa.DataType, *, strict: bool
-) -> tuple[pa.Array, dict[int, str]]:
+    texts: pa.Array, kind: pa.StructType, *, strict: bool
+) -> tuple[pa.StructArray, dict[int, str]]:
     """JSON objects as structs, with null instead of those that do not fit; and what is wrong with these, by row.
 
+    texts:   bytes, or null.
     strict:  refuse fields that the type lacks; otherwise they are left out, as by Spark's `from_json`.
     """
+    if strict and (found := columns_of_json(texts, kind)) is not None:
+        return found, {}
+    return _one_by_one(texts.to_pylist(), kind, strict=strict)
+
+
+def _one_by_one(
+    texts: Sequence[bytes | None], kind: pa.StructType, *, strict: bool
+) -> tuple[pa.StructArray, dict[int, str]]:
     form, check = _read(kind, strict), checker(kind)
     rows: list[Any] = []
     errors: dict[int, str] = {}

@@ -155,7 +155,7 @@ def _parsed(batch: pa.RecordBatch, value: ValueRead | None, where: str) -> pa.Ar
             f"the records in {where} are bytes from before the topic had a schema: read them as JSON with "
             "value.parse=json (value_parse='json' in Python), as bytes with value.format=json, or start after them"
         )
-    texts = batch.column(VALUE).to_pylist()
+    texts = batch.column(VALUE)
     return from_json(texts, _struct_of(typed_base(value.schema)), lambda row: f"the value of row {row} of {where}")
 
 

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ from spark_log import NewTopic
 from spark_log.client.topic_creation import set_schema
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.schema.topic_schema import as_schema
+from tests.gateway.running import DEADLINE_S, Running
 from tests.logged import logged
 from tests.spark.builders import append, asked, copy, load, load_stream, to_sink
 from tests.spark.driver import read_task
@@ -377,3 +379,19 @@ def test_spark_streams_aggregates_into_a_topic_with_a_schema(
         append(texts, url)
     append(texts.withColumn("value", F.from_json("value", SCHEMA)), url)
     assert load(spark, url).where("id = 5").select("country").collect() == [("IT",)]
+
+
+# Promise: gateway.md#topics-with-a-schema
+@pytest.mark.tasks
+def test_spark_reads_columns_that_a_kafka_client_sent_as_json(
+    spark: SparkSession, url: str, log: spark_log.Log
+) -> None:
+    """Without `from_json`."""
+    gateway = Running(log)
+    producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address, "log_level": 0})
+    for n in range(100):
+        producer.produce("t", b'{"id": %d, "country": "NZ"}' % n)
+    assert producer.flush(DEADLINE_S) == 0
+    gateway.close()
+    found = load(spark, url, "t").where("country = 'NZ'").agg(F.sum("id"), F.count("amount")).collect()
+    assert [tuple(row) for row in found] == [(4950, 0)]

@@ -125,7 +125,7 @@ def check_schema(planned: PlannedLog, topic: str, topic_id: str, version: int) -
 def parsed(texts: pa.Array, typed: TypedCopy) -> tuple[pa.Array, dict[int, str]]:
     """The structs of JSON texts, and why some do not fit, by row."""
     kind = columns_of(typed.schema).field("value").type
-    values, errors = json_or_errors(texts.to_pylist(), kind, strict=not typed.drop_fields)
+    values, errors = json_or_errors(texts, kind, strict=not typed.drop_fields)
     reasons = {row: f"the value {error}" for row, error in errors.items()}
     rows = pa.record_batch({"value": values})
     for fault in sifted(rows, typed.schema, now_us=0, topic=typed.copy.topic)[1]:

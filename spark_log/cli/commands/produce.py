@@ -206,11 +206,11 @@ def _parsed(log: Log, topic: str, records: pa.Table, before: int) -> pa.Table:
     schema = topic_spec(log.journal.state, topic).schema
     if schema is None:
         return records
-    values = _typed(records.column("value").to_pylist(), schema, topic, before)
+    values = _typed(records.column("value").combine_chunks(), schema, topic, before)
     return records.set_column(records.schema.get_field_index("value"), "value", values)
 
 
-def _typed(texts: Sequence[bytes | None], schema: TopicSchema, topic: str, before: int) -> pa.Array:
+def _typed(texts: pa.Array, schema: TopicSchema, topic: str, before: int) -> pa.Array:
     """JSON as structs of a schema."""
     import pyarrow as pa
 

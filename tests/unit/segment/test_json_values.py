@@ -49,7 +49,7 @@ def written(ddl: str, column: pa.Array) -> list[Any]:
 def test_a_value_is_written_in_its_form_and_read_again(ddl: str, values: pa.Array, text: list[Any]) -> None:
     assert written(ddl, values) == text
     kind = pa.struct([("a", as_schema(ddl).field("a").type)])
-    read = from_json([json.dumps({"a": one}).encode() for one in text], kind, str)
+    read = from_json(pa.array([json.dumps({"a": one}).encode() for one in text]), kind, str)
     assert repr(read.field("a").to_pylist()) == repr(values.cast(kind[0].type).to_pylist())  # NaN is not equal to NaN
 
 
@@ -113,4 +113,4 @@ def test_a_text_that_is_not_utf_8_is_written_with_replacements() -> None:
 )
 def test_a_value_that_does_not_fit_is_named(ddl: str, text: str, message: str) -> None:
     with pytest.raises(InvalidRecord, match=re.escape(message)):
-        from_json([b"{}", text.encode()], pa.struct(list(as_schema(ddl))), str)
+        from_json(pa.array([b"{}", text.encode()]), pa.struct(list(as_schema(ddl))), str)
