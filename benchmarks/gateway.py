@@ -9,7 +9,8 @@ segments and encodes batches.  `again` finds the batches of the first in the gat
 of CPU are those of the gateway for a million records.
 
 It then produces the records again, in batches of up to 1 MB and of 16 KB, and of 2 KB to 32 partitions, and waits for
-the answers with acks=all.  `tail` consumes some of them then, which the gateway has in memory.
+the answers with acks=all.  `tail` consumes some of them then, which the gateway has in memory.  `JSON` are records of
+about 100 bytes with five fields: to a topic without a schema and to one with columns, in turn.
 
 By hand: the gateway decodes a record in 0.1 us and encodes it in 0.3 to 1 us, so it gives a million records in 1 to 2 s
 of CPU; librdkafka and Python take 1 to 2 us a record.
@@ -75,6 +76,7 @@ def main() -> None:
                     for _ in range(given.rounds)
                 ]
                 figures[f"produce {name}"] = report(f"gateway, {name}", given.rows, *medians(runs))
+        figures |= of_columns(log, url, given.rows, given.rounds)
         figures["tail"] = of_tail(log, url, values, given.rows // TAIL_SHARE, given.rounds) * TAIL_SHARE
     if given.kafka:
         for name, runs in of_kafka(values, given.rows, given.rounds).items():
@@ -98,6 +100,27 @@ def of_gateway(url: str, rows: int, rounds: int) -> dict[str, list[Timed]]:
             for name in runs:
                 runs[name].append(consume(address, pid, rows))
     return runs
+
+
+def of_columns(log: spark_log.Log, url: str, rows: int, rounds: int) -> dict[str, float]:
+    """Seconds for the same JSON, as bytes and as columns."""
+    values = [
+        b'{"id": %d, "amount": %d.25, "country": "NZ", "at": "2026-01-31T10:00:00.123456Z", "sku": "sku-%04d"}'
+        % (n, n, n)
+        for n in range(1000)
+    ]
+    schemas = {
+        "JSON": None,
+        "JSON into columns": "id BIGINT, amount DECIMAL(10,2), country STRING, at TIMESTAMP, sku STRING",
+    }
+    runs: dict[str, list[Timed]] = {name: [] for name in schemas}
+    with gateway(url) as server:
+        for number, schema in enumerate(schemas.values()):
+            log.create_topic(NewTopic(f"json-{number}", PARTITIONS, schema=schema))
+        for _ in range(rounds):
+            for number, name in enumerate(schemas):
+                runs[name].append(produce(*server, f"json-{number}", values, rows, 1_000_000))
+    return {f"produce {name}": report(f"gateway, {name}", rows, *medians(each)) for name, each in runs.items()}
 
 
 def of_tail(log: spark_log.Log, url: str, values: list[bytes], rows: int, rounds: int) -> float:
@@ -179,7 +202,7 @@ def medians(runs: list[Timed]) -> tuple[float, float]:
 
 def report(name: str, rows: int, seconds: float, cpu: float | None = None) -> float:
     text = "" if cpu is None else f"   {cpu * 1e6 / rows:5.2f} s of CPU a million"
-    print(f"{name:16} {rows / seconds:12,.0f} records/s{text}")
+    print(f"{name:26} {rows / seconds:12,.0f} records/s{text}")
     return seconds
 
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from spark_log.segment.arrays.numpy_arrays import array_of, mask_of, numbers_of
 from spark_log.segment.convert_types import is_text
 
-TEXTS_MIN = 20
+TEXTS_MIN = 100
 """For fewer, the fixed cost of Arrow's reader is more than that of reading one by one."""
 LINE = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\n")])[0]
 OPEN, CLOSE, NUL, LINE_END = b"{}\0\n"
@@ -105,7 +105,7 @@ def _bytes(texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """What Arrow read, in the canonical type."""
+    """An array that Arrow has read, in the canonical type."""
     if _t.is_struct(kind):
         children = [_typed(array.field(number), field.type) for number, field in enumerate(kind)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=_nulls(array))

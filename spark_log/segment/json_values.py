@@ -146,9 +146,7 @@ def from_json(
     return found
 
 
-def json_or_errors(
-    texts: pa.Array, kind: pa.StructType, *, strict: bool
-) -> tuple[pa.StructArray, dict[int, str]]:
+def json_or_errors(texts: pa.Array, kind: pa.StructType, *, strict: bool) -> tuple[pa.StructArray, dict[int, str]]:
     """JSON objects as structs, with null instead of those that do not fit; and what is wrong with these, by row.
 
     texts:   bytes, or null.

@@ -36,7 +36,13 @@ ODD = [
     *["null", "NaN", "Infinity", "tru", '"NaN"', '"-Infinity"', '"1"', '" 1"', '"1_0"', "[]", "[1]", "{}", '{"x": 1}'],
     *['"\\ud800"', '"\\udc00"', '"\\ud83d"', '"\0"', '"\n"', '"\t"', '"\\x"', '"\x7f"', "''", '"a', "\0", ""],
     *['"YQ="', '"Y Q=="', '"YR=="', '"Y==="', '"_-=="', '"YQ==YQ=="', '"2026-02-30"', '"0001-01-01"', '"20260131"'],
-    *['"10000-01-01"', '"2026-01-31T24:00:00Z"', '"2026-01-31T10:00:60Z"', '"2026-01-31t10:00:00z"', '"2026-01-31T10Z"'],
+    *[
+        '"10000-01-01"',
+        '"2026-01-31T24:00:00Z"',
+        '"2026-01-31T10:00:60Z"',
+        '"2026-01-31t10:00:00z"',
+        '"2026-01-31T10Z"',
+    ],
     *['"2026-01-31T10:00:00+01:00"', '"2026-01-31T10:00:00.1Z"', '"2026-01-31T10:00:00.1234567Z"', "1769860800"],
     *["/*x*/1", "1 ", "\r1\n", "[1,]", "[1 2]", "1}{", '{"a": [[[]]]}', "[" * 2000, '"' + "x" * 5000 + '"'],
 ]
@@ -104,7 +110,7 @@ def test_what_is_read_together_is_what_is_read_one_by_one(odd: list[bytes | None
 
 def agrees(odd: list[bytes | None]) -> bool:
     """Whether texts are read together, among others."""
-    texts = pa.array([*[b"{}"] * 10, *odd, *[b"{}"] * 10], pa.binary())
+    texts = pa.array([*[b"{}"] * 50, *odd, *[b"{}"] * 50], pa.binary())
     found = columns_of_json(texts, KIND)
     expected, errors = _one_by_one(texts.to_pylist(), KIND, strict=True)
     if found is not None:
@@ -125,7 +131,7 @@ def test_each_odd_value_of_each_type() -> None:
 def test_common_values_are_read_together(name: str) -> None:
     """Of each type, with nulls and missing fields, and records without a value."""
     texts = [f'{{"{name}": {text}}}'.encode() for text in [*FIELDS[name], "null"]]
-    rows = pa.array([*texts, None, b"{}", b' \n'.join([b"{", b"}"]), *[texts[0]] * 20], pa.binary())
+    rows = pa.array([*texts, None, b"{}", b"{ \n}", *[texts[0]] * 100], pa.binary())
     found = columns_of_json(rows, KIND)
     assert found is not None
     assert found.equals(_one_by_one(rows.to_pylist(), KIND, strict=True)[0])
@@ -133,15 +139,15 @@ def test_common_values_are_read_together(name: str) -> None:
 
 
 def test_an_odd_value_among_common_ones_is_named() -> None:
-    texts = pa.array([*[b'{"c3": 1}'] * 30, b'{"c3": 2147483648}', b'{"c3": 2}'], pa.binary())
+    texts = pa.array([*[b'{"c3": 1}'] * 99, b'{"c3": 2147483648}', b'{"c3": 2}'], pa.binary())
     found, errors = json_or_errors(texts, KIND, strict=True)
-    assert list(errors) == [30] and "field 'c3': 2147483648 does not fit INT: expected" in errors[30]
-    assert [row and row["c3"] for row in found.to_pylist()] == [*[1] * 30, None, 2]
+    assert list(errors) == [99] and "field 'c3': 2147483648 does not fit INT: expected" in errors[99]
+    assert [row and row["c3"] for row in found.to_pylist()] == [*[1] * 99, None, 2]
 
 
 def test_maps_are_read_one_by_one() -> None:
     """Arrow's reader has no objects with any keys."""
     kind = pa.struct(list(as_schema("a MAP<STRING, INT>")))
-    texts = pa.array([b'{"a": {"x": 1}}'] * 30, pa.binary())
+    texts = pa.array([b'{"a": {"x": 1}}'] * 100, pa.binary())
     assert columns_of_json(texts, kind) is None
-    assert json_or_errors(texts, kind, strict=True)[0].to_pylist()[29] == {"a": [("x", 1)]}
+    assert json_or_errors(texts, kind, strict=True)[0].to_pylist()[99] == {"a": [("x", 1)]}
