@@ -28,6 +28,8 @@ from spark_log.segment.json_columns import columns_of_json
 from spark_log.text import shown
 
 UNFIT = "does not fit the schema"
+EXPONENT_MAX = 1_000
+"""A decimal with a larger one fits no type.  With a million digits, Python takes minutes to find that out."""
 
 _t = pa.types
 _Form = Callable[[Any], Any]
@@ -209,7 +211,7 @@ def _convert(kind: pa.DataType) -> _Form | None:
     if _t.is_floating(kind):
         return lambda value: float(value) if isinstance(value, Decimal | int | str) else value
     if _t.is_decimal(kind):
-        return lambda value: Decimal(value) if isinstance(value, str) else value
+        return _read_decimal
     if _t.is_timestamp(kind):
         return _read_time if kind.tz is not None else datetime.fromisoformat
     if _t.is_date(kind):
@@ -271,6 +273,13 @@ def _not_decimal(kind: pa.DataType, value: Any) -> Any:
     if isinstance(value, Decimal):
         raise ValueError(f"{value!s:.80} does not fit {sql_type(kind)}")
     return value
+
+
+def _read_decimal(value: Any) -> Any:
+    found = Decimal(value) if isinstance(value, str) else value
+    if isinstance(found, Decimal) and found.adjusted() > EXPONENT_MAX:
+        raise ValueError("no type has as many digits")
+    return found
 
 
 def _read_time(text: str) -> datetime:

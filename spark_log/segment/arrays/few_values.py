@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta, timezone
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation, Overflow, Rounded
 from itertools import chain
 from typing import Any
 
@@ -21,7 +21,7 @@ _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
 _MICROSECOND = timedelta(microseconds=1)
 _DAY_0 = date(1970, 1, 1).toordinal()
-_EXACT = Context(prec=100)
+_EXACT = Context(prec=100, traps=[Rounded, InvalidOperation, Overflow])
 
 
 def array_from(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
@@ -99,6 +99,8 @@ def _dates(values: Sequence[Any], kind: pa.DataType, known: pa.Buffer | None) ->
 
 def _decimals(values: Sequence[Any], kind: pa.DataType, known: pa.Buffer | None) -> pa.Array:
     scaled = [one.scaleb(kind.scale, _EXACT) for one in _or(Decimal(0), values)]
+    if max(one.adjusted() for one in scaled) > kind.precision:  # before a number of a million digits is made
+        raise OverflowError
     whole = [int(one) for one in scaled]
     if whole != scaled or max(map(abs, whole)) >= 10**kind.precision:
         raise OverflowError

@@ -87,6 +87,10 @@ def test_an_array_is_the_one_that_arrow_makes(data: st.DataObject, column: tuple
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
+        *[
+            ([Decimal(text)], pa.decimal128(38, 0))
+            for text in (f"0.{'9' * 101}", f"1.{'0' * 101}", "1e99990", "0e99990")
+        ],
         ([], pa.int64()),
         ([], None),
         ([None, None], None),

@@ -103,6 +103,8 @@ def test_a_text_that_is_not_utf_8_is_written_with_replacements() -> None:
         ("a BINARY", '{"a": "%"}', "field 'a': '%' does not fit BINARY: expected text in base64"),
         ("a ARRAY<TINYINT>", '{"a": [1, 300]}', "field 'a': 300 does not fit TINYINT: expected -128 to 127"),
         ("a STRUCT<b: DECIMAL(4,1)>", '{"a": {"b": 1.23}}', "field 'a': field 'b': 1.23 does not fit DECIMAL(4,1): "),
+        ("a DECIMAL(38,0)", '{"a": 1e999990}', "field 'a': 1E+999990 does not fit DECIMAL(38,0)"),
+        ("a DECIMAL(38,0)", '{"a": "-1e999990"}', "field 'a': '-1e999990' does not fit DECIMAL(38,0)"),
         ("a MAP<STRING, INT>", '{"a": {"k": 1e400}}', "field 'a': at 'k': 1E+400 does not fit INT"),
         ("a MAP<INT, INT>", '{"a": {"k": 1}}', "field 'a': 'k' does not fit INT"),
         ("a MAP<BOOLEAN, INT>", '{"a": {"k": 1}}', "field 'a': 'k' does not fit BOOLEAN"),
