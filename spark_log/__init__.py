@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from spark_log import errors
+from spark_log.client.arguments import guarded
 from spark_log.log_lines import make_printable
 from spark_log.model import (
     EARLIEST,
@@ -21,8 +23,6 @@ from spark_log.model import (
 from spark_log.runtime.driver_python import name_driver_python
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -72,6 +72,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
+@guarded
 def flow(
     url: str | PathLike[str],
     *,

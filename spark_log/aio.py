@@ -349,7 +349,7 @@ class AsyncConsumer:
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without group membership.  Raises UnknownTopicOrPartition."""
-        await self._threads.call(self._rewound(), self._consumer.assign, list(partitions))
+        await self._threads.call(self._rewound(), self._consumer.assign, partitions)
 
     def _rewound(self) -> Callable[..., None]:
         """A call that changes the consumer after it went back to the records that are not handled.  For its thread."""

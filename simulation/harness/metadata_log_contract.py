@@ -145,12 +145,13 @@ class ClientLogContract:
         assert one.log.newer(old, view).state == one.log.newer(view, old).state == view.state
 
     def test_states_at_recent_versions(self, new: Callable[[], OpenLog]) -> None:
-        """They are as they were then."""
+        """They are as they were then; there are none at later versions, which are not looked for one by one."""
         one = new()
         first = one.create(one.open(), "a")
         view = one.create(first, "b")
         assert one.run(one.log.state_at(1)) == first.state
         assert one.run(one.log.state_at(2)) == view.state
+        assert [one.run(one.log.state_at(version)) for version in (3, 2**63 - 1)] == [None, None]
 
     def test_steps_decide_one_after_the_other(self, new: Callable[[], OpenLog]) -> None:
         """Each gets the state after its commands; a refresh gives what others have written."""

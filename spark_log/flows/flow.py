@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from spark_log.client.arguments import refuses_odd_arguments
 from spark_log.client.log import Log
 from spark_log.client.open_journal import open_journal
 from spark_log.errors import InvalidRequest, RequestTimedOut, SparkLogError
@@ -51,6 +52,7 @@ def in_threads(journal: Journal, options: FlowOptions, stopping: threading.Event
     return [FlowTask(journal, options, number, stopping) for number in options.numbers]
 
 
+@refuses_odd_arguments()
 class Flow:
     """A running flow, as `spark_log.flow` returns it.  Thread-safe; a context manager that stops the flow."""
 

@@ -10,6 +10,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.gateway.error_codes import (
     INVALID_PRODUCER_EPOCH,
     INVALID_REQUIRED_ACKS,
+    MESSAGE_CHARS,
     NONE,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -35,8 +36,6 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from spark_log.text import printable
 
-MESSAGE_CHARS = 1000
-"""A client names topics of any length."""
 NO_TRANSACTIONS = "the gateway serves no transactions: leave out transactional.id"
 
 

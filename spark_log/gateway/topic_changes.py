@@ -57,6 +57,7 @@ from spark_log.gateway.error_codes import (
     INVALID_REQUEST,
     INVALID_TOPIC,
     KAFKA_STORAGE_ERROR,
+    MESSAGE_CHARS,
     NONE,
     TOPIC_ALREADY_EXISTS,
     TOPIC_AUTHORIZATION_FAILED,
@@ -99,6 +100,10 @@ class ChangeOutcome(NamedTuple):
     code: int
     message: str | None
     result: Any = None
+
+
+def refused(code: int, message: str) -> ChangeOutcome:
+    return ChangeOutcome(code, message[:MESSAGE_CHARS])
 
 
 class TopicChanges:
@@ -151,7 +156,7 @@ class TopicChanges:
             if not name:
                 done = ChangeOutcome(UNKNOWN_TOPIC_ID, None)
             elif one.name and one.topic_id != NO_UUID:
-                done = ChangeOutcome(INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
+                done = refused(INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
             else:
                 done = await self._change(name, again, self._delete, name, None if one.name else one.topic_id)
             found.append(
@@ -240,18 +245,18 @@ class TopicChanges:
     async def _change(self, name: str, again: set[str], change: Callable[..., Any], *values: Any) -> ChangeOutcome:
         """again:  names that the request has twice: these topics are not changed."""
         if self._read_only:
-            return ChangeOutcome(TOPIC_AUTHORIZATION_FAILED, "this gateway serves reads only")
+            return refused(TOPIC_AUTHORIZATION_FAILED, "this gateway serves reads only")
         if name in again:
-            return ChangeOutcome(INVALID_REQUEST, f"topic {name!r} is named twice")
+            return refused(INVALID_REQUEST, f"topic {name!r} is named twice")
         return await self._answered(name, change, *values)
 
     async def _answered(self, name: str, function: Callable[..., Any], *values: Any) -> ChangeOutcome:
         if not self._served.serves(name):
-            return ChangeOutcome(TOPIC_AUTHORIZATION_FAILED, f"topic {name!r} is not served")
+            return refused(TOPIC_AUTHORIZATION_FAILED, f"topic {name!r} is not served")
         try:
             return ChangeOutcome(NONE, None, await asyncio.shield(self._threads.submit(function, *values)))
         except SparkLogError as error:
-            return ChangeOutcome(next(code for kind, code in CODES if isinstance(error, kind)), str(error))
+            return refused(next(code for kind, code in CODES if isinstance(error, kind)), str(error))
 
     def close(self) -> None:
         self._threads.close()

@@ -27,6 +27,8 @@ HOLE_PROBES = (1, 2, 4, 8, 16, 32, 64)
 REPAIR = "stop all writers and run `pylog repair --dry-run`"
 WAVE_MAX = 64
 """Maximum number of versions that are read ahead in parallel."""
+READ_TOGETHER = 1000
+"""Records before a version that are read in parallel."""
 PEEK = 8
 """Versions that a peek reads in its first round."""
 WAVE_FAR = 32
@@ -181,8 +183,7 @@ def state_at(version: int) -> Steps[State | None]:
     while was_kept(version + 1, names):
         earlier = [name for name in names[-KEPT_CHECKPOINTS:] if checkpoint_version(name) <= version]
         base = yield from _load(earlier, 0, absent)
-        keys = [] if base is None else _log_keys(base.view.state.version + 1, version - base.view.state.version)
-        batches = yield [Get(key) for key in keys]
+        batches = [] if base is None else (yield from _records_to(base.view.state.version + 1, version))
         names = yield List(CHECKPOINTS)
         if base is None:
             continue
@@ -190,12 +191,24 @@ def state_at(version: int) -> Steps[State | None]:
         if was_kept(state.version + 1, names):  # so these reads are on the chain
             if None in batches:
                 return None
-            for key, batch in zip(keys, batches, strict=True):
-                state = replay(state, decode_batch(batch, key))
+            for data in filter(None, batches):
+                state = replay(state, decode_batch(data, log_key(state.version + 1)))
             return state
         if base.view.damaged:
             return None
     return None
+
+
+def _records_to(first: int, last: int) -> Steps[list[bytes | None]]:
+    """The records of versions.  They end with those that were read together with a missing one: `last` may be any
+    number, behind the end of the log.
+    """
+    found: list[bytes | None] = []
+    while first <= last and None not in found[-READ_TOGETHER:]:
+        some: list[bytes | None] = yield [Get(key) for key in _log_keys(first, min(READ_TOGETHER, last + 1 - first))]
+        found += some
+        first += READ_TOGETHER
+    return found
 
 
 def _log_keys(first: int, count: int) -> list[str]:
