@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ from spark_log.gateway.record_batch import HEADER_BYTES, US_PER_MS, sealed
 from spark_log.gateway.sequences import Numbered, SequencePlace, Sequences, WrittenBatch, WrongSequence
 from spark_log.gateway.stored_batches import Encoded, StoredBatches
 from spark_log.journal.journal import Journal
+from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.topics.schemas import schema_of
@@ -215,6 +217,8 @@ class RoundWriter:
                     self._write(half)
                 return
             except SparkLogError as error:
+                if not number and self._has_other_brokers(state, error):
+                    continue
                 if self._block(state, accepted, error):
                     self._write(part)
                     return
@@ -233,6 +237,15 @@ class RoundWriter:
         }
         newest = self._journal.refresh() if refused else state
         return any(schema_of(newest, topic_id) != schema_of(state, topic_id) for topic_id in refused)
+
+    def _has_other_brokers(self, state: State, error: SparkLogError) -> bool:
+        """Whether the upload may succeed with the brokers and replicas that the log has by now."""
+        if place_of(error) is None:
+            return False
+        with suppress(SparkLogError):
+            self._journal.refresh()
+        now = self._journal.state
+        return (now.brokers, now.placement_groups) != (state.brokers, state.placement_groups)
 
     def _block(self, state: State, accepted: Sequence[_Body], error: SparkLogError) -> bool:
         """Whether batches were refused, without which the others may be written."""
@@ -285,19 +298,27 @@ class RoundWriter:
             logger.warning("batches of Kafka's clients were not committed: %s", error)
             self._fail(accepted, error, doubt=doubt)
             return True
+        self._note_written(state, committed, accepted)
+        return True
+
+    def _note_written(self, state: State, committed: Committed, accepted: Sequence[_Body]) -> None:
+        """The outcomes of batches; those are kept that have become records as they are.
+
+        A commit that is pending may be given up: then readers skip its records.
+        """
         at, kept = {key: span.start for key, span in committed.ranges.items()}, dict[TopicKey, dict[int, Encoded]]()
         for body in accepted:
             one, offset = body.of, at[body.of.key]
-            if self._batches is not None and body.last_ms != NO_TIME and not body.append_time and not body.typed:
+            append_time = _has_append_time(self._journal.state, body)
+            if not (committed.pending or body.last_ms == NO_TIME or append_time or body.append_time or body.typed):
                 kept.setdefault(one.key, {})[offset] = body.as_stored(offset, leader_epoch(state, one.topic_id))
             at[one.key] += one.batch.records
-            one.outcome = WriteOutcome(offset=offset, time_ms=committed.time_ms if body.append_time else -1)
+            one.outcome = WriteOutcome(offset=offset, time_ms=committed.time_ms if append_time else -1)
             if (numbers := one.numbers) is not None:
                 self._sequences.add(one.place, WrittenBatch(numbers, offset, one.outcome.time_ms))
-        for key, batches in kept.items():
-            assert self._batches is not None, "otherwise nothing is kept"
-            self._batches.keep(state, key, batches)
-        return True
+        if self._batches is not None:
+            for key, batches in kept.items():
+                self._batches.keep(state, key, batches)
 
     def _fail(self, accepted: Sequence[_Body], error: Exception, *, doubt: bool) -> None:
         """doubt:  whether the batches may have been written: then their producers must not send them again."""
@@ -309,6 +330,12 @@ class RoundWriter:
     def _until_ms(self, bodies: Sequence[_Body]) -> int:
         wait_ms = patience_ms([body.of.timeout_ms for body in bodies])
         return round(self._journal.context.clock.monotonic_ms() + wait_ms)
+
+
+def _has_append_time(state: State, body: _Body) -> bool:
+    """Whether records have the time of the log, in the state after their commit: the config may have changed."""
+    topic = state.live_topic(body.of.topic_id)
+    return body.append_time if topic is None else topic_spec(state, topic.name).append_time
 
 
 def _by_topic(bodies: Sequence[_Body]) -> list[list[_Body]]:

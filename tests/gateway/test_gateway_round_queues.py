@@ -16,6 +16,7 @@ from spark_log import NewTopic
 from spark_log.gateway.api import PRODUCE
 from spark_log.gateway.error_codes import NONE, NOT_ENOUGH_REPLICAS
 from spark_log.gateway.messages import ProducedPartition, ProducedTopic, ProduceRequest
+from spark_log.replication.replicator import Replicator
 from tests.gateway.running import DEADLINE_S, Running
 from tests.gateway.test_gateway_repeats import batch, values
 
@@ -81,6 +82,29 @@ def test_brokers_of_one_partition_stop_no_other(
     sender.wait_for((1, b"after"))
     assert values(log) == [b"before", *(b"%d" % number for number in range(20))]
     assert values(log, partition=1) == [*values(log), b"after"]
+
+
+# Promise: gateway.md#writes
+def test_writes_continue_on_the_disks_that_replace_others(
+    log: spark_log.Log, serve: Callable[..., Running], tmp_path: Path
+) -> None:
+    """Another process replaces all disks of a partition, one after the other.  The gateway has noticed none of it."""
+    register_broker(log, 2, str(tmp_path / "broker2"))
+    log.create_topic(NewTopic("copied", 1, replica_assignment={0: (1, 2)}))
+    gateway = serve()
+
+    def sent() -> int:
+        topics = [ProducedTopic(name="copied", partitions=[ProducedPartition(index=0, records=batch(b"x"))])]
+        answer = gateway.ask(PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=5000, topics=topics))
+        code: int = answer.topics[0].partitions[0].error_code
+        return code
+
+    assert sent() == NONE
+    with spark_log.connect(log.url, durability="os") as other:
+        for broker in (1, 2):
+            register_broker(other, broker, str(tmp_path / f"broker{broker}"), replaces=True)
+            Replicator(other).round()
+        assert sent() == NONE and other.read("copied").num_rows == 2
 
 
 def test_a_partition_that_stays_without_its_brokers_gets_an_error(

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spark_log
+from simulation.harness.broker_roots import register_broker
 from simulation.harness.stores import Wrapper
 from spark_log import NewTopic
 from spark_log.gateway.error_codes import NONE
@@ -80,6 +81,35 @@ def test_times_of_the_log_and_of_the_gateway_are_read_from_the_storage(log: spar
         RoundWriter(log.journal, Sequences(7), kept).write([one])
         assert one.outcome is not None and one.outcome.code == NONE
     loop.close()
+    assert len(kept) == 0
+
+
+def test_a_time_type_that_was_just_changed_counts(log: spark_log.Log) -> None:
+    """By another process: the gateway has not noticed when it uploads, and the log gives the records its time."""
+    kept, state, loop = StoredBatches(log.journal), log.journal.refresh(), asyncio.new_event_loop()
+    with spark_log.connect(log.url) as other:
+        other.admin.incremental_alter_configs({"orders": {"message.timestamp.type": "LogAppendTime"}})
+    batch = parse_batch(made([(1000, None, b"x", [])]))
+    one = Waiting("orders", state.names["orders"], 0, batch, -1, 5000, loop.create_future())
+    RoundWriter(log.journal, Sequences(7), kept).write([one])
+    loop.close()
+    (record,) = log.read("orders")["timestamp"].cast("int64").to_pylist()
+    assert one.outcome is not None and one.outcome.time_ms == record // 1000 > 1000
+    assert len(kept) == 0
+
+
+def test_records_that_may_be_given_up_are_not_kept(log: spark_log.Log, tmp_path: Path) -> None:
+    """Of acks=1, which only one replica has: readers skip them if it is lost."""
+    for broker in (1, 2):
+        register_broker(log, broker, str(tmp_path / f"broker{broker}"))
+    log.create_topic(NewTopic("copied", 1, replica_assignment={0: (1, 2)}))
+    kept, state, loop = StoredBatches(log.journal), log.journal.refresh(), asyncio.new_event_loop()
+    (tmp_path / "broker2").rename(tmp_path / "away")
+    batch = parse_batch(made([(1000, None, b"x", [])]))
+    one = Waiting("copied", state.names["copied"], 0, batch, 1, 5000, loop.create_future())
+    RoundWriter(log.journal, Sequences(7), kept).write([one])
+    loop.close()
+    assert one.outcome is not None and one.outcome.code == NONE and log.journal.refresh().pending
     assert len(kept) == 0
 
 
