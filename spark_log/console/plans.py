@@ -21,6 +21,7 @@ from spark_log.display.topics import topic_rows
 from spark_log.errors import AuthorizationFailed, InvalidRequest
 from spark_log.metadata.commands import AddPartitions, CreateTopic, DeleteTopic, SetConfigs, Single
 from spark_log.metadata.groups.group_commands import UNFENCED, CommitOffsets
+from spark_log.metadata.groups.named_state import kept_text
 from spark_log.metadata.records import CreateTopicRecord, GroupCommit
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import GroupState, State
@@ -171,7 +172,9 @@ def _reset(log: Log, state: State, query: Query) -> tuple[Single, Describe]:
         raise InvalidRequest(f"group {group!r} has no position in a topic that exists: name a topic")
     found = resolve(log.journal, dict.fromkeys(partitions, parse_position(query.get("to", ""), "to")))
     rows = tuple(_move(state, tp, known, offset) for tp, offset in sorted(found.items()))
-    entries = group_entries(state, {tp: OffsetAndMetadata(offset) for tp, offset in found.items()})
+    ids = {tp: (state.names[tp.topic], tp.partition) for tp in found}
+    new = {tp: OffsetAndMetadata(offset, kept_text(state, group, ids[tp], offset)) for tp, offset in found.items()}
+    entries = group_entries(state, new)
 
     def describe(_: object) -> DryRun:
         again = sum(max(0, row["from"] - row["to"]) for row in rows if row["from"] is not None)

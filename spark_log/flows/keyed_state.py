@@ -39,11 +39,12 @@ from spark_log.errors import (
 from spark_log.flows.keyed_rows import KeyedRows
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commits.decide_commits import Committed, ReadBasis
+from spark_log.metadata.commits.pending_commits import lost_ranges
 from spark_log.metadata.erasures import erased_at
 from spark_log.metadata.groups.named_state import named_state, position_text
 from spark_log.metadata.renewed_ids import later_ids
 from spark_log.metadata.set_backs import Lineage, lineage_of
-from spark_log.metadata.state import GroupState, Partition, State
+from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.metadata.topics.schemas import schema_of
 from spark_log.model import NewTopic
 from spark_log.schema.names import RECORD_NAMES
@@ -146,13 +147,16 @@ class KeyedState:
             else:
                 self._check_count(state, partitions)
             if part is not None:
-                self._check_whole(number, part)
+                self._check_whole(state, (topic_id, number))
         if others:
+            again = (
+                self._again if offsets else self._again.partition("; pylog group seek")[0]
+            )  # which has nothing to move
             raise InvalidRequest(
                 f"flow {self._flow!r}: topic {self._keyed.topic!r} has state in {counted(len(others), 'partition')} "
                 f"({', '.join(map(str, others))}) in which group {self._flow!r} has no position that belongs to it: its "
                 "positions were deleted, have expired or were moved back, the source was created again, or another flow "
-                f"has written the state. Records would be counted twice. {self._again}. For another flow, choose another "
+                f"has written the state. Records would be counted twice. {again}. For another flow, choose another "
                 "state topic"
             )
 
@@ -164,12 +168,14 @@ class KeyedState:
             f"pylog group delete {self._flow}, and give the parameter start"
         )
 
-    def _check_whole(self, number: int, part: Partition) -> None:
-        """Raises InvalidRequest if the first records of a partition of the state were removed."""
-        if part.start:
+    def _check_whole(self, state: State, key: TopicKey) -> None:
+        """Raises InvalidRequest if records of a partition of the state were removed, or given up."""
+        start, lost = state.partitions[key].start, lost_ranges(state, key)
+        if start or lost:
+            what = f"before offset {start} were removed" if start else f"{lost[0].start} to {lost[0].end - 1} were lost"
             raise InvalidRequest(
-                f"flow {self._flow!r}: the records of {self._keyed.topic}-{number} before offset {part.start} were removed, "
-                f"and with them the state of some keys. {self._again}"
+                f"flow {self._flow!r}: the records of {self._keyed.topic}-{key[1]} {what}, and with them the state of some "
+                f"keys. {self._again}"
             )
 
     @property
@@ -237,7 +243,7 @@ class KeyedState:
         check_partitions(state, self._flow, self._source, self._keyed)
         self._check_count(state, self._partitions)
         part, schema = state.partitions[topic_id, partition], schema_of(state, topic_id)
-        self._check_whole(partition, part)
+        self._check_whole(state, (topic_id, partition))
         version = 0 if schema is None else schema.version
         return _Stand(topic_id, lineage_of(state), erased_at(state, topic_id), version), part.end
 

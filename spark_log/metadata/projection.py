@@ -32,6 +32,7 @@ from spark_log.metadata.state import (
     GroupPosition,
     GroupState,
     Leadership,
+    LostRange,
     ObjectRow,
     Partition,
     Restore,
@@ -182,6 +183,8 @@ class Delta(Struct, frozen=True, array_like=True):
     """Erasures of the topics in this view."""
     restores: tuple[Restore, ...] = ()
     """With the ends of the topics in it."""
+    lost: tuple[tuple[str, int, tuple[LostRange, ...]], ...] = ()
+    """By topic id and partition, those of its topics."""
 
 
 def nothing_held(topics: Iterable[str] = (), groups: Iterable[str] = ()) -> State:
@@ -257,6 +260,7 @@ def delta(state: State, head: str, held: Holdings, known: str) -> Delta:
         schemas={one: state.schemas[one] for one in ids if one in state.schemas},
         erasures={one: state.erasures[one] for one in ids if one in state.erasures},
         restores=tuple(one._replace(ends=tuple(row for row in one.ends if row[0] in ids)) for one in state.restores),
+        lost=tuple((*key, ranges) for key, ranges in sorted(state.lost.items()) if key[0] in ids),
     )
 
 
@@ -328,6 +332,7 @@ def apply(state: State, changes: Delta) -> State:
         schemas=Map(changes.schemas),
         erasures=Map(changes.erasures),
         restores=changes.restores,
+        lost=Map({(topic_id, number): ranges for topic_id, number, ranges in changes.lost}),
     )
     names = {name: topic.topic_id for name, topic in changes.topics.items()}
     groups = {name: _group(row) for name, row in changes.groups.items()}

@@ -18,7 +18,7 @@ from spark_log.console.site import Site
 from spark_log.console.standalone import ShownLog, Standalone
 from spark_log.errors import AuthorizationFailed, SparkLogError
 from spark_log.metadata.commands import Fence
-from spark_log.model import TopicPartition
+from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.serve.serve import Running
 from spark_log.server.tokens import Grant
 from tests.console.browser import Browser
@@ -111,6 +111,19 @@ def test_a_dry_run_says_what_a_change_will_do_and_changes_nothing(log: spark_log
         assert found["rows"] == [{"group": "billing", "lag": 0}] and "cannot be undone" in found["notes"][0]
         make(found)
         assert log.admin.list_topics() == ["clicks"]
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+def test_a_reset_forward_keeps_the_state_of_a_flow(log: spark_log.Log) -> None:
+    """A reset back does not, so that the flow refuses to count records twice."""
+    text = f"state {log.journal.refresh().names['orders']} 2"
+    log.admin.alter_consumer_group_offsets("flow", {TopicPartition("orders", 0): OffsetAndMetadata(2, text)})
+    with local(log) as address:
+        for to, kept in (("latest", text), ("earliest", "")):
+            found = Asking(address, TOKEN)("plan", action="reset", group="flow", to=to)
+            assert send(address, TOKEN, log.cluster_id, found["command"]).get("failure") is None
+            (at,) = log.admin.list_consumer_group_offsets("flow").values()
+            assert at.metadata == kept
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.cli.main import pylog
 from spark_log.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.recovery.repair import repair
+from spark_log.recovery.verify_repair import verify_and_repair
 from spark_log.store.local import LocalStore
 from tests.flows.test_keyed_state import COUNTS, WAIT_S, check, count, counts, made, start, write
 from tests.processes import eventually
@@ -254,3 +255,26 @@ def test_a_state_does_not_continue_after_an_accepted_loss(tmp_path: Path) -> Non
     run(url)
     log = spark_log.connect(url)
     assert counts(log) == {"a": log.read("words").num_rows}
+
+
+# Promise: tasks/flow.md#keep-state-by-key
+def test_a_state_of_which_records_were_given_up_ends_the_flow(url: str, tmp_path: Path) -> None:
+    """Keys of them would be counted from nothing, by this process and by any other."""
+    log = made(url, 1)
+    write(log, "a b a")
+    before = set((tmp_path / "log").rglob("*.seg"))
+    run(url)
+    ended(log)
+    for segment in set((tmp_path / "log").rglob("*.seg")) - before:
+        segment.unlink()
+    assert verify_and_repair(log, repair=True, lose_data=True).given_up
+    write(log, "a")
+    with pytest.raises(
+        InvalidRequest, match=r"the records of counts-0 0 to \d+ were lost, .*pylog topic delete counts"
+    ):
+        run(url)
+    ended(log)
+    log.admin.delete_topics(["counts"])
+    cli(url, "group seek count --to earliest")
+    run(url)
+    check(log, "a b a a")

@@ -80,6 +80,7 @@ def seek(
       pylog group seek billing --shift-by -100 --dry-run
       pylog group describe billing --export > offsets.csv; pylog group seek audit --from-file offsets.csv
     """
+    from spark_log.metadata.groups.named_state import kept_text
     from spark_log.model import OffsetAndMetadata
 
     if sum(goal is not None for goal in (position, other, shift_by, file)) != 1:
@@ -104,24 +105,13 @@ def seek(
         emit_rows(session, COLUMNS, rows)
     elif confirmed(f"move group {name} in {counted(len(rows), 'partition')}", dry_run=False, yes=yes, undo=UNDO):
         log.admin.alter_consumer_group_offsets(
-            name, {tp: OffsetAndMetadata(offset, _text(state, name, tp, offset)) for tp, offset in new.items()}
+            name,
+            {
+                tp: OffsetAndMetadata(offset, kept_text(state, name, (state.names[tp.topic], tp.partition), offset))
+                for tp, offset in new.items()
+            },
         )
         emit_rows(session, COLUMNS, rows)
-
-
-def _text(state: State, name: str, tp: TopicPartition, offset: int) -> str:
-    """The text of a position of a flow with state, if it is not moved back: the state then still has each record once,
-    unless it was deleted.
-
-    Any other text is removed, as by Kafka's tool.
-    """
-    from spark_log.metadata.groups.named_state import named_state
-    from spark_log.metadata.state import GroupState
-
-    at = state.groups.get(name, GroupState()).offsets.get((state.names[tp.topic], tp.partition))
-    if at is None or offset < at.offset or state.live_topic(named_state(at.metadata)[0]) is None:
-        return ""
-    return at.metadata
 
 
 def check_free(log: Log, name: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from spark_log.metadata.state import GroupState, State, TopicKey
+
 POSITION = re.compile(r"state (\S+) ([0-9]+)")
 """The topic's id, and its partitions."""
 
@@ -17,3 +19,15 @@ def named_state(text: str) -> tuple[str, int]:
     """The topic id and the number of partitions in the metadata of a position; ("", 0): it names no state."""
     found = POSITION.fullmatch(text)
     return ("", 0) if found is None else (found[1], int(found[2]))
+
+
+def kept_text(state: State, group: str, key: TopicKey, offset: int) -> str:
+    """The text of a group's position that is set to an offset.
+
+    That of a flow with state stays unless the position is moved back or the state was deleted: the state then still has
+    each record once.  Any other text is removed, as by Kafka's tool.
+    """
+    at = state.groups.get(group, GroupState()).offsets.get(key)
+    if at is None or offset < at.offset or state.live_topic(named_state(at.metadata)[0]) is None:
+        return ""
+    return at.metadata

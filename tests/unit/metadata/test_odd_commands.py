@@ -170,7 +170,7 @@ def refusals(state: State, command: c.Single) -> int:
 
 
 def commands() -> Iterator[tuple[State, c.Single]]:
-    """Each example, on a state on which it can be decided; the log goes on by those of `EXAMPLES`."""
+    """Each example, on a state on which it can be decided; the log has carried out those of `EXAMPLES` before."""
     state = next_version(State(), NOW)
     for number, command in enumerate(EXAMPLES):
         if isinstance(command, gc.RenewSession):
