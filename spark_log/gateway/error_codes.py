@@ -19,7 +19,7 @@ from spark_log.errors import (
 from spark_log.roots.replica_puts import NoReplica
 
 MESSAGE_CHARS = 1000
-"""Of the message beside a code: a client names topics of any length."""
+"""The longest message beside a code: a client names topics of any length."""
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1

@@ -1,4 +1,4 @@
-"""Odd values in each field of each request that a gateway answers: it refuses the request, and no neighbour is harmed."""
+"""Odd values in each field of each request to a gateway: it refuses the request, and no neighbour is harmed."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ LEFT_OUT = (
 
 
 def fields_of(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The parts of a value, by their places in its JSON: also those that are left out there because of their defaults."""
+    """The parts of a value, by their places in its JSON, also those that are left out there as defaults."""
     match value:
         case msgspec.Struct():
             names = value.__struct_fields__
