@@ -18,7 +18,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/commands": {"since": 0, "head": "", "commands": [], "held": None},
     "/v1/changes": {"since": 0, "head": "", "wait_ms": 0, "topics": ["t"], "group": "g", "standby": True},
     "/v1/topics": {
-        "held": {"version": 0, "head": "", "topics": {}, "groups": []},
+        "held": [0, "", {"t": ["", []]}, ["g"]],
         "wait_ms": 0,
         "topics": ["t"],
         "group": "g",
@@ -30,6 +30,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/claim": {"name": "meta/pin/x", "value": '{"version": 1}', "wait_ms": 0},
     **{f"/v1/group/{name}": {"request": asked, "wait_ms": 0} for name, asked in ASKED.items()},
 }
+LARGE = next(odd for odd in ODD if isinstance(odd, str) and len(odd) > 20_000)
+"""More than the body that this port takes, which another test sends."""
 WAITING = {"wait_ms"}
 """Only odd values beyond their bounds: others let a request wait."""
 
@@ -39,14 +41,21 @@ def bodies(path: str, running: Running) -> Iterator[bytes]:
     whole = {"cluster_id": running.coordinator.cluster_id, **BODIES[path]}
     for place in places(whole):
         for odd in ODD:
-            if not (place[-1] in WAITING and isinstance(odd, int) and 0 <= odd < 2**63):
+            waits = place[-1] in WAITING and isinstance(odd, int) and 0 <= odd < 2**63
+            if not waits and odd != LARGE:
                 yield json.dumps(with_odd(whole, place, odd)).encode()
 
 
-def asked(connection: http.client.HTTPConnection, path: str, body: bytes) -> tuple[int, bytes]:
-    connection.request("POST", path, body)
-    answer = connection.getresponse()
-    return answer.status, answer.read()
+def asked(connection: http.client.HTTPConnection, path: str, body: bytes, *, again: bool = True) -> tuple[int, bytes]:
+    try:
+        connection.request("POST", path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (http.client.HTTPException, ConnectionError):  # a busy machine takes longer than the limit of this port
+        connection.close()
+        if not again:
+            raise
+    return asked(connection, path, body, again=False)
 
 
 # Promise: service.md#as-a-service
@@ -61,5 +70,5 @@ def test_an_odd_field_gets_a_sentence(small: Running, path: str) -> None:
         assert status < 500 and answer, body[:300]
         statuses.add(status)
     connection.close()
-    assert statuses & {400, 413}
+    assert 400 in statuses
     assert request(small.coordinator.address, "GET", "/health")[0] == 200
