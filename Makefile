@@ -17,7 +17,7 @@ RUN := $(VENV)/installed-run-$(FILES)
 LINKED := $(if $(wildcard build/__editable__*),,links-are-gone)
 PIP_INSTALL = rm -rf $(VENV)/installed-* build && $(BIN)/python -m pip install --disable-pip-version-check --editable
 
-.PHONY: setup quickstart test test-kafka test-s3 test-gcs test-azure test-sparks test-standalone test-yarn check sim chaos chaos-flow bench bench-kafka bench-clients pictures flames drill release-check docs docs-site promises clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-s3 test-gcs test-azure test-sparks test-matrix test-standalone test-yarn check sim chaos chaos-flow bench bench-kafka bench-clients pictures flames drill release-check docs docs-site promises clean links-are-gone
 
 setup: $(ALL)
 
@@ -51,9 +51,10 @@ test: setup
 test-kafka: setup
 	$(BIN)/python -m pytest -m kafka tests/kafka
 
-# On versitygw, an S3 server.  Go builds it the first time, in two to seven minutes, into ~/.cache/pylog-tests.
+# On two S3 servers, versitygw and SeaweedFS, which Go builds the first time into ~/.cache/pylog-tests.
+# Example: `make test-s3 SERVER=seaweed`.
 test-s3: setup
-	$(BIN)/python -m pytest -m s3 tests/servers tests/spark/test_spark_versity.py
+	$(BIN)/python -m pytest -m s3 $(if $(SERVER),-k $(SERVER)) tests/servers tests/spark/test_spark_s3.py
 
 # On fake-gcs-server, which Go builds the first time.  gcsfs would ask for the kind of a bucket by gRPC with TLS.
 test-gcs: setup
@@ -68,6 +69,11 @@ test-azure: setup
 # On the Spark versions that pylog supports, which pip downloads (400 MB each) into ~/.cache/pylog-tests.
 test-sparks: setup
 	$(BIN)/python -m pytest -m sparks tests/spark/test_spark_versions.py
+
+# Each Spark and each Python once, in environments that pip makes (0.9 GB each, one at a time).  Example:
+# `make test-matrix MATRIX=all`, `make test-matrix MATRIX="4.0@3.13 /path/of/a/nightly/pyspark-4.4.0.dev0.tar.gz@3.12"`.
+test-matrix: setup
+	$(BIN)/python -m pytest -m matrix -o faulthandler_timeout=3600 tests/spark/test_spark_matrix.py
 
 # On a standalone cluster of Spark, whose master and workers are in its package for pip: 13 minutes.
 test-standalone: setup

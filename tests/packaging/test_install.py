@@ -62,12 +62,12 @@ class Installed(NamedTuple):
     """Where its modules lie."""
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, limit_s: float = 600) -> str:
     """Standard output of a command that must succeed, without the Python path and Spark of the tests' user."""
     hidden = ("PYTHONPATH", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
     env = {name: value for name, value in os.environ.items() if name not in hidden}
     env["PATH"] = f"{Path(command[0]).parent}{os.pathsep}{env['PATH']}"
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=limit_s, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

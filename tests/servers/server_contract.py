@@ -43,7 +43,7 @@ class ServerContract(ObjectStoreContract):
         """With the retries that every client has: a put beside deletes in its folder may be refused once."""
         return with_retries(FsspecStore(f"{url}/some/prefix", server.options), SystemClock(), random.Random())
 
-    # Promise: testing.md#real-object-stores
+    # Promise: testing.md#real-object-stores, storage.md#servers-for-s3
     def test_of_eight_writers_one_wins_each_of_150_names(self, server: Server, url: str) -> None:
         probe(FsspecStore(f"{url}/log", server.options), races=150, nonce="many")
 

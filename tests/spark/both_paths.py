@@ -1,4 +1,4 @@
-"""Reads and writes a log by the JVM and with Python: `python both_paths.py URL FOLDER [reads] [writes]`.
+"""Reads and writes a log by the JVM and with Python, and by SQL: `python both_paths.py URL FOLDER [reads] [writes]`.
 
 It asserts that the rows are the same, with `reads` that the JVM reads all that it should, and with `writes` that it
 encodes it.
@@ -20,6 +20,7 @@ from spark_log import NewTopic
 URL, FOLDER, *NATIVELY = sys.argv[1:]
 READS, WRITES = "reads" in NATIVELY, "writes" in NATIVELY
 PATHS = ("true", "false")
+SCHEMA = "id INT, text STRING, tags ARRAY<STRING>, inner STRUCT<a: DOUBLE>"
 
 
 def rows(frame: DataFrame) -> list[str]:
@@ -72,9 +73,38 @@ def writes(spark: SparkSession) -> None:
     assert written[0].count() == 2_000
 
 
+def sinks(spark: SparkSession) -> None:
+    """Checks that streams pass on each row of both topics, also if they start twice."""
+    for topic in ("bytes", "typed"):
+        frame = spark.readStream.format("pylog").options(subscribe=topic, startingOffsets="earliest").load(URL)
+        kept = frame.drop("topic", "partition", "offset", "timestamp", "timestampType")
+        for _ in range(2):
+            writer = kept.writeStream.format("pylog").options(topic=f"passed-{topic}")
+            writer = writer.option("checkpointLocation", f"{FOLDER}/checkpoint-passed-{topic}")
+            writer.trigger(availableNow=True).start(URL).awaitTermination()
+        read, passed = (
+            spark.read.format("pylog").option("subscribe", name).load(URL).select(*kept.columns)
+            for name in (topic, f"passed-{topic}")
+        )
+        assert rows(passed) == rows(read)
+
+
+def sql(spark: SparkSession) -> None:
+    """Checks views for a read and for an insert."""
+    options = f"path '{URL}', subscribe 'bytes', `value.format` 'string'"
+    spark.sql(f"CREATE TEMPORARY VIEW texts USING pylog OPTIONS ({options})")
+    options = f"path '{URL}', topic 'totals'"
+    spark.sql(f"CREATE TEMPORARY VIEW totals (key STRING, value STRING) USING pylog OPTIONS ({options})")
+    spark.sql("INSERT INTO totals SELECT 'sum', string(sum(int(value))) FROM texts")
+    spark.sql("INSERT INTO totals VALUES ('count', '400')")
+    found = spark.read.format("pylog").options(subscribe="totals").load(URL).selectExpr("string(key)", "string(value)")
+    assert rows(found) == ["Row(key='count', value='400')", "Row(key='sum', value='79800')"]
+
+
 def main(spark: SparkSession, log: spark_log.Log) -> None:
     log.create_topic(NewTopic("bytes", 2))
-    log.create_topic(NewTopic("typed", 2, schema="id INT, text STRING, tags ARRAY<STRING>, inner STRUCT<a: DOUBLE>"))
+    for name in ("typed", "passed-typed"):
+        log.create_topic(NewTopic(name, 2, schema=SCHEMA))
     for first, native in zip(range(0, 400, 100), PATHS * 2, strict=True):
         numbers = range(first, first + 100)
         keys = [None if n % 10 == 0 else b"k%d" % (n % 7) for n in numbers]
@@ -89,6 +119,8 @@ def main(spark: SparkSession, log: spark_log.Log) -> None:
     assert batches(spark, "bytes", includeHeaders="true") == 400
     assert batches(spark, "typed") == batches(spark, "typed", **{"value.format": "struct"}) == 404
     writes(spark)
+    sinks(spark)
+    sql(spark)
     jvm: Any = spark._jvm
     if READS:
         before = jvm.io.pylog.spark.PylogReader.left()
