@@ -41,10 +41,25 @@ from spark_log.runtime.collector_pause import collector_paused
 from spark_log.server.quorum.root_snapshots import named_snapshot, newest_epoch, newest_snapshot, put_snapshot
 from spark_log.server.quorum.state import Content, parse_snapshot
 from spark_log.store.base import ObjectStore
-from spark_log.store.object_names import DATA, FORMAT_KEY, SNAPSHOTS, listed, snapshot_epoch, snapshot_version
+from spark_log.store.object_names import (
+    CHECKPOINTS,
+    DATA,
+    FORMAT_KEY,
+    LOG,
+    SNAPSHOTS,
+    listed,
+    snapshot_epoch,
+    snapshot_version,
+)
 
 EPOCHS_APART = 1_000_000
 """More elections than the former quorum had after its last copy: the epochs of a restored log are above all others."""
+
+_SET_BACK = (
+    "an older copy of the folder was put there, and processes that open it by that URL write to a second log. Stop them, and "
+    f"delete {FORMAT_KEY}, {LOG} and {CHECKPOINTS} there: then a node leads again, and `pylog verify` lists what is missing. "
+    "Do not format the directories of the nodes: they have the newest metadata"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +146,28 @@ def end_adoption(journal: Journal, state: State, form: Format, founding: str) ->
     journal:   of the log on storage.
     state:     the quorum's state before its first batch.
     founding:  the id of the quorum, as in a snapshot.
-    Raises InvalidRequest if the adoption was cancelled, or if another adoption has begun.
+    Raises InvalidRequest if the adoption was cancelled, if another adoption has begun, or if the folder was set back
+    after the adoption.
     """
     held, ours = journal.refresh().coordinator, state.coordinator
     url = moving_to(ours)
     if held == ours and url:
         journal.take_over(held.epoch, url, host=held.host, purpose="moved")
     elif not url or held.epoch != ours.epoch + 1 or moved_to(held) != url:
-        raise not_continued_error(journal.metadata.url)
+        raise not_continued_error(journal, has_led=not url)
     ended = form.of_quorum(url, founding)
     journal.metadata.put(FORMAT_KEY, (ended.encode(),))
     return ended
 
 
-def not_continued_error(url: str) -> InvalidRequest:
-    """The error for a quorum in a folder that has a log with its metadata."""
+def not_continued_error(journal: Journal, *, has_led: bool) -> InvalidRequest:
+    """The error for a quorum in a folder that has a log with its metadata.
+
+    has_led:  the quorum has continued a log there, which was closed for it.
+    """
+    url, held = journal.metadata.url, journal.state.coordinator
+    if has_led and not (moving_to(held) or moved_to(held)):
+        return InvalidRequest(f"{url} has a log with its metadata, which this quorum has continued since: {_SET_BACK}")
     return InvalidRequest(
         f"{url} has a log with its metadata, and this quorum does not continue it: was its adoption cancelled? Format the "
         "directories again, and run `pylog quorum adopt`, or serve that log without --quorum"
@@ -173,7 +195,7 @@ def check_is_adopted(journal: Journal) -> None:
     if not (moving_to(held) or moved_to(held)).startswith(QUORUM):
         raise InvalidRequest(
             f"{journal.metadata.url} has a log with its metadata: `pylog quorum adopt` moves that into a quorum; or give "
-            "the nodes another, empty folder, or serve that log without --quorum"
+            f"the nodes another, empty folder, or serve that log without --quorum. If this quorum has led in it: {_SET_BACK}"
         )
 
 

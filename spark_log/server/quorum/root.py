@@ -118,9 +118,9 @@ class QuorumRoot:
         self._check_cluster(form)
         is_named = bool(form.quorum) and form.founding == leader.founding
         if not form.quorum:
-            form = name_again(self._journal(), form, leader.founding)
-        if not form.quorum:
-            raise not_continued_error(self.store.url)
+            form = name_again(journal := self._journal(), form, leader.founding)
+            if not form.quorum:
+                raise not_continued_error(journal, has_led=True)
         self._check_is_ours(form, leader)
         if not is_named:
             with suppress(CorruptObject):

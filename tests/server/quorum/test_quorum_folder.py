@@ -23,7 +23,7 @@ from spark_log.server.quorum.state import Content
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.store.object_names import DATA, FORMAT_KEY, SNAPSHOTS
+from spark_log.store.object_names import CHECKPOINTS, DATA, FORMAT_KEY, LOG, SNAPSHOTS
 from tests.quorum.node.quorum_nodes import one_node, until
 from tests.server.quorum.founding import Nodes, adopt, append_and_read, cluster_id, restore, store
 
@@ -150,6 +150,39 @@ def test_another_log_in_the_folder_is_named_and_is_no_other_quorum(tmp_path: Pat
             await until(lambda: node.coordinator.leading, "it leads again")
             assert await asyncio.to_thread(append_and_read, url_of(node), "2") == ["1", "2"]
             assert records.size(FORMAT_KEY) and "log" not in log_health(node)
+
+    asyncio.run(scenario())
+
+
+# Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
+def test_a_folder_that_is_set_back_to_before_the_adoption(store: ObjectStore, tmp_path: Path) -> None:
+    """What the nodes say does not lose what only they have.  Both a leader and a node that starts say it."""
+    shutil.copytree(tmp_path / "log" / "meta", tmp_path / "copy")
+    adopt(store, nodes := Nodes(tmp_path, cluster_id(store), 1))
+
+    def set_back() -> None:
+        shutil.rmtree(tmp_path / "log" / "meta")
+        shutil.copytree(tmp_path / "copy", tmp_path / "log" / "meta")
+
+    def follow_the_advice(reason: str) -> None:
+        assert "delete meta/format, meta/log/ and meta/ckpt/ there: then a node leads again" in reason
+        assert "Do not format the directories of the nodes" in reason
+        store.delete([FORMAT_KEY, *store.list(LOG), *store.list(CHECKPOINTS)])
+
+    async def scenario() -> None:
+        async with nodes.running() as (node,):
+            await asyncio.to_thread(append_and_read, url_of(node), "3")
+            set_back()
+            assert not await asyncio.to_thread(node.coordinator._is_still_ours)
+            follow_the_advice(node.coordinator.health().reason)
+            await until(lambda: node.coordinator.leading, "it leads again")
+            assert await asyncio.to_thread(append_and_read, url_of(node), "4") == [*map(str, range(5))]
+        set_back()
+        with pytest.raises(InvalidRequest) as refused:
+            await start_quorum(nodes.config(1))
+        follow_the_advice(str(refused.value))
+        async with nodes.running() as (node,):
+            assert await asyncio.to_thread(append_and_read, url_of(node), "5") == [*map(str, range(6))]
 
     asyncio.run(scenario())
 
