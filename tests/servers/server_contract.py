@@ -13,10 +13,12 @@ import spark_log
 from simulation.harness.store_contract import ObjectStoreContract
 from spark_log.runtime.clock import SystemClock
 from spark_log.store.base import ObjectStore
+from spark_log.store.object_names import DATA
 from spark_log.store.probe import probe
 from spark_log.store.remote import FsspecStore
 from spark_log.store.retry import with_retries
 from tests.chaos.test_sigkill import check
+from tests.recovery.test_other_lines_elsewhere import check_is_kept_until_given_up, mixed_log
 from tests.s3_server import BUSY, RESET, Faults
 from tests.servers.logs import check_a_life, check_killed_writer, check_writers_beside
 from tests.servers.server import Server, running
@@ -84,6 +86,12 @@ class ServerContract(ObjectStoreContract):
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         check(f"{url}/log", "transaction", 1, rounds=3)
+
+    # Promise: storage-failures.md#when-the-metadata-is-damaged
+    def test_lost_records_are_copied_back_beside_later_ones(self, server: Server, url: str) -> None:
+        store = FsspecStore(f"{url}/log", server.options)
+        mixed = mixed_log(lambda: spark_log.connect(store.url, server.options), store)
+        check_is_kept_until_given_up(mixed, lambda log: [{*store.list(DATA)}])
 
     # Promise: testing.md#real-object-stores
     def test_a_log_is_maintained_copied_and_recovered(self, server: Server, url: str) -> None:
