@@ -1,4 +1,4 @@
-"""Files of another history beside later writes, where a log has brokers, a coordinator, or a bucket (`tests/servers`)."""
+"""Files of another history beside later writes, of a log with brokers or a coordinator; `tests/servers` has buckets."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_another_log_in_the_folder_is_named_and_is_no_other_quorum(tmp_path: Pat
 
 # Promise: quorum.md#when-the-folder-of-the-records-is-not-as-it-was
 def test_a_folder_that_is_set_back_to_before_the_adoption(store: ObjectStore, tmp_path: Path) -> None:
-    """What the nodes say does not lose what only they have.  Both a leader and a node that starts say it."""
+    """The advice of the nodes loses nothing that only they have: of a leader, and of a node that starts."""
     shutil.copytree(tmp_path / "log" / "meta", tmp_path / "copy")
     adopt(store, nodes := Nodes(tmp_path, cluster_id(store), 1))
 
