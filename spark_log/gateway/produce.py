@@ -6,9 +6,9 @@ import asyncio
 import secrets
 from collections.abc import Iterable
 
+from spark_log.bounds import INT16_MAX
 from spark_log.errors import InvalidRequest
 from spark_log.gateway.error_codes import (
-    INVALID_PRODUCER_EPOCH,
     INVALID_REQUIRED_ACKS,
     MESSAGE_CHARS,
     NONE,
@@ -29,10 +29,10 @@ from spark_log.gateway.messages import (
 from spark_log.gateway.produced_batches import TRANSACTIONAL, RefusedBatch, parse_batch
 from spark_log.gateway.round_queues import RoundQueues
 from spark_log.gateway.rounds import Waiting, WriteOutcome
-from spark_log.gateway.sequences import COUNTER_BITS, EPOCHS_MAX, Sequences
 from spark_log.gateway.stored_batches import StoredBatches
 from spark_log.gateway.topics import ServedTopics
 from spark_log.journal.journal import Journal
+from spark_log.metadata.commits.kafka_producers import RANDOM_BITS, producer_id
 from spark_log.metadata.state import State
 from spark_log.text import printable
 
@@ -45,8 +45,8 @@ class ProduceRequests:
     def __init__(self, journal: Journal, followed: FollowedState, served: ServedTopics, batches: StoredBatches) -> None:
         self._followed = followed
         self._served = served
-        self._sequences = Sequences(secrets.randbits(COUNTER_BITS))
-        self._queues = RoundQueues(journal, self._sequences, batches)
+        self._clock = journal.context.clock
+        self._queues = RoundQueues(journal, batches)
         self._loop = asyncio.get_running_loop()
 
     async def produce(self, request: ProduceRequest, version: int) -> ProduceResponse | None:
@@ -111,12 +111,8 @@ class ProduceRequests:
         if request.transactional_id is not None:
             return InitProducerIdResponse(error_code=TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         producer, epoch = request.producer_id, request.producer_epoch
-        if producer < 0:
-            return InitProducerIdResponse(producer_id=self._sequences.new_id())
-        if not self._sequences.may_raise(producer):
-            return InitProducerIdResponse(error_code=INVALID_PRODUCER_EPOCH)
-        if epoch >= EPOCHS_MAX - 1:
-            return InitProducerIdResponse(producer_id=self._sequences.new_id())
+        if producer < 0 or epoch >= INT16_MAX - 1:
+            return InitProducerIdResponse(producer_id=producer_id(self._clock.now_ms(), secrets.randbits(RANDOM_BITS)))
         return InitProducerIdResponse(producer_id=producer, producer_epoch=epoch + 1)
 
     def close(self) -> None:

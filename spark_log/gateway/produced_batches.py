@@ -97,6 +97,8 @@ def parse_batch(data: bytes) -> Produced:
     attributes, last_offset, first_ms, _, producer, epoch, sequence, count = found
     if attributes & CONTROL or count < 1 or last_offset != count - 1:
         raise RefusedBatch(INVALID_RECORD, f"a batch of {count} records with the attributes {attributes}")
+    if producer >= 0 and (epoch < 0 or sequence < 0):
+        raise RefusedBatch(INVALID_RECORD, f"a batch of producer {producer} with epoch {epoch} and sequence {sequence}")
     return Produced(attributes, first_ms, producer, epoch, sequence, count, view[HEADER_BYTES:])
 
 

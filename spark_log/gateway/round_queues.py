@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from spark_log.client.producer.delivery import BlockedPlace
 from spark_log.gateway.rounds import NO_OUTCOME, RoundWriter, Waiting, WrittenRound
-from spark_log.gateway.sequences import Sequences
 from spark_log.gateway.stored_batches import StoredBatches
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import TopicKey
@@ -31,11 +30,10 @@ LINGER_REMOTE_S = 0.05
 class RoundQueues:
     """Belongs to one event loop."""
 
-    def __init__(self, journal: Journal, sequences: Sequences, batches: StoredBatches | None = None) -> None:
+    def __init__(self, journal: Journal, batches: StoredBatches | None = None) -> None:
         """batches:  as for `RoundWriter`."""
         self._journal = journal
         self._batches = batches
-        self._sequences = sequences
         self._shared = self._queue()
         self._apart: dict[BlockedPlace, _RoundQueue] = {}
 
@@ -63,7 +61,7 @@ class RoundQueues:
                 self._apart.pop(place).close()
 
     def _queue(self) -> _RoundQueue:
-        return _RoundQueue(self._journal, RoundWriter(self._journal, self._sequences, self._batches), self._note)
+        return _RoundQueue(self._journal, RoundWriter(self._journal, self._batches), self._note)
 
     def close(self) -> None:
         for queue in (self._shared, *self._apart.values()):

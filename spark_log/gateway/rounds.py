@@ -24,20 +24,20 @@ from spark_log.client.producer.topic_rules import Fault, Numbers, TopicRows, Top
 from spark_log.client.producer.upload import Uploaded, Uploader
 from spark_log.errors import (
     AuthorizationFailed,
-    CoordinatorNotAvailable,
     InvalidRecord,
     InvalidRequest,
-    LeaderNotAvailable,
-    NotEnoughReplicas,
-    QuotaExceeded,
+    OutOfOrderSequence,
     SparkLogError,
     UnknownTopicOrPartition,
     UploadFenced,
 )
 from spark_log.gateway.error_codes import (
+    INVALID_PRODUCER_EPOCH,
     INVALID_RECORD,
     MESSAGE_TOO_LARGE,
     NONE,
+    NOT_ENOUGH_REPLICAS,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
     UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_OR_PARTITION,
     write_code_of,
@@ -54,10 +54,11 @@ from spark_log.gateway.produced_batches import (
 )
 from spark_log.gateway.produced_columns import typed_rows
 from spark_log.gateway.record_batch import HEADER_BYTES, US_PER_MS, sealed
-from spark_log.gateway.sequences import Numbered, SequencePlace, Sequences, WrittenBatch, WrongSequence
 from spark_log.gateway.stored_batches import Encoded, StoredBatches
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commits.decide_commits import Committed
+from spark_log.metadata.commits.kafka_producers import Numbered, is_lost, written, wrong
+from spark_log.metadata.records import KafkaBatch, KafkaBatches
 from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.topics.schemas import schema_of
@@ -74,19 +75,11 @@ WRONG_MAX = 100
 """Records that a response names as wrong."""
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 1_000, 30_000
 """Limits of the time for a commit that too few replicas have, whatever clients say."""
-RULES_CHANGED = (UploadFenced, UnknownTopicOrPartition, InvalidRecord)
-"""The topics, or their rules, are not those by which a round was checked: it is checked and uploaded again."""
+CHANGED = (UploadFenced, UnknownTopicOrPartition, InvalidRecord, OutOfOrderSequence)
+"""The topics, their rules, or the batches of idempotent producers in the log are not those by which a round was checked:
+it is checked and uploaded again."""
 OF_A_TOPIC = (InvalidRequest, AuthorizationFailed)
 """One of the topics of a round is refused, without a wait: each is written alone."""
-NOT_APPLIED = (
-    *RULES_CHANGED,
-    *OF_A_TOPIC,
-    NotEnoughReplicas,
-    LeaderNotAvailable,
-    CoordinatorNotAvailable,
-    QuotaExceeded,
-)
-"""After these errors nothing was written, unless the error says that it may have been."""
 logger = logging.getLogger("spark_log")
 
 
@@ -125,17 +118,13 @@ class Waiting:
         return self.topic_id, self.partition
 
     @property
-    def place(self) -> SequencePlace:
-        return SequencePlace(self.topic, self.partition, self.topic_id)
-
-    @property
     def numbers(self) -> Numbered | None:
         one = self.batch
         if one.producer_id < 0:
             return None
         return Numbered(one.producer_id, one.producer_epoch, one.sequence, one.records)
 
-    def refuse(self, error: RefusedBatch | WrongSequence) -> None:
+    def refuse(self, error: RefusedBatch) -> None:
         self.outcome = WriteOutcome(error.code, str(error))
 
     def is_of(self, state: State, place: BlockedPlace) -> bool:
@@ -157,11 +146,10 @@ class WrittenRound(NamedTuple):
 class RoundWriter:
     """Writes rounds in a thread."""
 
-    def __init__(self, journal: Journal, sequences: Sequences, batches: StoredBatches | None = None) -> None:
+    def __init__(self, journal: Journal, batches: StoredBatches | None = None) -> None:
         """batches:  get what was written, for clients that read at the end."""
         self._batches = batches
         self._journal = journal
-        self._sequences = sequences
         self._producer = PlainProducer(journal)
         self._blocked: dict[BlockedPlace, WriteOutcome] = {}
         """Found in this round: the batches of these places are not written, and those of others are."""
@@ -176,7 +164,7 @@ class RoundWriter:
                 self._write(part)
         except Exception as error:
             logger.exception("a round of writes has failed")
-            self._fail([_Body(one, b"") for one in round_ if one.outcome is None], error, doubt=True)
+            _fail([_Body(one, b"") for one in round_ if one.outcome is None], error)
         return WrittenRound(time.thread_time() - began_s, tuple(self._blocked))
 
     def _part(self, left: Sequence[Waiting]) -> list[_Body]:
@@ -202,7 +190,7 @@ class RoundWriter:
             try:
                 state = self._journal.refresh() if number else self._journal.recent()
                 accepted, rows = accept(
-                    state, self._not_blocked(state, part), self._sequences, self._journal.context.clock.now_ms()
+                    state, self._not_blocked(state, part), self._journal.context.clock.now_ms(), is_newest=number > 0
                 )
                 if not number and self._has_newer_schema(state, undecided):
                     for body in undecided:
@@ -211,6 +199,8 @@ class RoundWriter:
                 if not rows:
                     return
                 uploaded = self._uploaded(state, rows, accepted)
+            except OldState:
+                continue
             except TooManyHeaders:
                 left = [body for body in part if body.of.outcome is None]
                 for half in (left[: len(left) // 2], left[len(left) // 2 :]):
@@ -223,7 +213,7 @@ class RoundWriter:
                     self._write(part)
                     return
                 logger.warning("batches of Kafka's clients were not written: %s", error)
-                self._fail(accepted, error, doubt=False)
+                _fail(accepted, error)
                 return
             if self._commit(state, uploaded, accepted, is_last=number == TRIES - 1):
                 return
@@ -283,12 +273,13 @@ class RoundWriter:
         """Whether the batches have their outcomes; otherwise, they have to be uploaded again."""
         retry = RetryPolicy(deadline_ms=self._until_ms(accepted), backoff_ms=50, backoff_ms_max=1000, patient=False)
         try:
-            committed = self._producer.commit(state.version, [uploaded], retry=retry, acks=_acks(accepted))
+            committed = self._producer.commit(
+                state.version, [uploaded], retry=retry, acks=_acks(accepted), kafka_batches=_kafka_batches(accepted)
+            )
         except SparkLogError as error:
-            doubt = error.maybe_applied or not isinstance(error, NOT_APPLIED)
-            if isinstance(error, RULES_CHANGED) and not doubt and not is_last:
+            if isinstance(error, CHANGED) and not error.maybe_applied and not is_last:
                 return False
-            if isinstance(error, OF_A_TOPIC) and not doubt and len(alone := _by_topic(accepted)) > 1:
+            if isinstance(error, OF_A_TOPIC) and not error.maybe_applied and len(alone := _by_topic(accepted)) > 1:
                 for part in alone:
                     self._write(part)
                 return True
@@ -296,7 +287,7 @@ class RoundWriter:
                 self._write(accepted)
                 return True
             logger.warning("batches of Kafka's clients were not committed: %s", error)
-            self._fail(accepted, error, doubt=doubt)
+            _fail(accepted, error)
             return True
         self._note_written(state, committed, accepted)
         return True
@@ -314,18 +305,9 @@ class RoundWriter:
                 kept.setdefault(one.key, {})[offset] = body.as_stored(offset, leader_epoch(state, one.topic_id))
             at[one.key] += one.batch.records
             one.outcome = WriteOutcome(offset=offset, time_ms=committed.time_ms if append_time else -1)
-            if (numbers := one.numbers) is not None:
-                self._sequences.add(one.place, WrittenBatch(numbers, offset, one.outcome.time_ms))
         if self._batches is not None:
             for key, batches in kept.items():
                 self._batches.keep(state, key, batches)
-
-    def _fail(self, accepted: Sequence[_Body], error: Exception, *, doubt: bool) -> None:
-        """doubt:  whether the batches may have been written: then their producers must not send them again."""
-        for body in accepted:
-            body.of.outcome = WriteOutcome(write_code_of(error), str(error))
-            if doubt and body.of.numbers is not None:
-                self._sequences.fence(body.of.batch.producer_id)
 
     def _until_ms(self, bodies: Sequence[_Body]) -> int:
         wait_ms = patience_ms([body.of.timeout_ms for body in bodies])
@@ -336,6 +318,22 @@ def _has_append_time(state: State, body: _Body) -> bool:
     """Whether records have the time of the log, in the state after their commit: the config may have changed."""
     topic = state.live_topic(body.of.topic_id)
     return body.append_time if topic is None else topic_spec(state, topic.name).append_time
+
+
+def _fail(bodies: Sequence[_Body], error: Exception) -> None:
+    for body in bodies:
+        body.of.outcome = WriteOutcome(write_code_of(error), str(error))
+
+
+def _kafka_batches(bodies: Sequence[_Body]) -> tuple[KafkaBatches, ...]:
+    """The batches of idempotent producers, for the commit."""
+    found, at = dict[TopicKey, list[KafkaBatch]](), dict[TopicKey, int]()
+    for body in bodies:
+        key, start = body.of.key, at.get(body.of.key, 0)
+        if (numbers := body.of.numbers) is not None:
+            found.setdefault(key, []).append(KafkaBatch(*numbers, start))
+        at[key] = start + body.of.batch.records
+    return tuple(KafkaBatches(*key, tuple(batches)) for key, batches in found.items())
 
 
 def _by_topic(bodies: Sequence[_Body]) -> list[list[_Body]]:
@@ -376,15 +374,21 @@ class _Body:
         return Encoded(offset + batch.records, sealed(offset, epoch, fields, self.data))
 
 
+class OldState(Exception):
+    """A batch is not the next one of its producer in a state that may not be the newest."""
+
+
 def accept(
-    state: State, bodies: Sequence[_Body], sequences: Sequences, now_ms: int
+    state: State, bodies: Sequence[_Body], now_ms: int, *, is_newest: bool
 ) -> tuple[list[_Body], list[TopicRows]]:
     """The batches that are to be written, and their records: those of bytes, and those of each topic with a schema.
 
     The other batches have outcomes, or repeat one of them.
+
+    is_newest:  the state is the newest one.  Otherwise, raises OldState instead of refusing a batch for its sequence.
     """
     for body in bodies:
-        _note_repeat(body.of, sequences)
+        _note_repeat(state, body.of, is_newest=is_newest)
         if body.of.outcome is None:
             _check_topic(state, body)
     left, read = _readable([body for body in bodies if body.of.outcome is None], now_ms)
@@ -399,16 +403,27 @@ def accept(
     parts = list(_parts(state, left, read.records, owner))
     for part in parts:
         _note_faults(left, part, now_ms)
-    accepted = _in_order([body for body in left if body.of.outcome is None], sequences)
+    accepted = _in_order(state, [body for body in left if body.of.outcome is None], is_newest=is_newest)
     numbers = [number for number, body in enumerate(left) if body in accepted]
     rows = [part.rows.take(np.flatnonzero(np.isin(part.owner, numbers))) for part in parts] if accepted else []
     return accepted, [one for one in rows if one.num_rows]
 
 
-def _note_repeat(one: Waiting, sequences: Sequences) -> None:
+def _note_repeat(state: State, one: Waiting, *, is_newest: bool) -> None:
     """A batch that is in the log stays written, wherever it is in the round, and whatever the rules are by now."""
-    if one.outcome is None and one.numbers is not None and (known := sequences.written(one.place, one.numbers)):
+    known = None if one.outcome is not None or one.numbers is None else written(state, one.key, one.numbers)
+    if known is None:
+        return
+    part = state.partitions.get(one.key)
+    if is_lost(state, one.key, known):
+        one.outcome = WriteOutcome(UNKNOWN_SERVER_ERROR, f"{one.topic}-{one.partition}: the records were lost")
+    elif part is None or known.offset < part.readable_end:
         one.outcome = WriteOutcome(offset=known.offset, time_ms=known.time_ms)
+    elif not is_newest:
+        raise OldState
+    else:
+        text = f"{one.topic}-{one.partition}: the records are not on all in-sync replicas yet"
+        one.outcome = WriteOutcome(NOT_ENOUGH_REPLICAS, text)
 
 
 def _check_topic(state: State, body: _Body) -> None:
@@ -493,7 +508,7 @@ def _note_faults(bodies: Sequence[_Body], part: _Part, now_ms: int) -> None:
                 one.outcome = WriteOutcome(write_code_of(fault.kind("")), named[0][1], wrong=named)
 
 
-def _in_order(bodies: Sequence[_Body], sequences: Sequences) -> list[_Body]:
+def _in_order(state: State, bodies: Sequence[_Body], *, is_newest: bool) -> list[_Body]:
     """The batches whose sequence is the next one of their producer.  A repeated batch gets the outcome of the first."""
     accepted, last = list[_Body](), dict[tuple[int, TopicKey], list[Waiting]]()
     for body in bodies:
@@ -503,10 +518,11 @@ def _in_order(bodies: Sequence[_Body], sequences: Sequences) -> list[_Body]:
             one.repeated = next((other for other in before if other.numbers == numbers), None)
             if one.repeated is not None:
                 continue
-            try:
-                sequences.check(one.place, numbers, before[-1].numbers if before else None)
-            except WrongSequence as error:
-                one.refuse(error)
+            if why := wrong(state, one.key, numbers, before[-1].numbers if before else None):
+                if not is_newest:
+                    raise OldState
+                code = INVALID_PRODUCER_EPOCH if why.is_fenced else OUT_OF_ORDER_SEQUENCE_NUMBER
+                one.outcome = WriteOutcome(code, why.text)
                 continue
             before.append(one)
         accepted.append(body)

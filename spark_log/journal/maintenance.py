@@ -56,10 +56,10 @@ def fence_and_expire(state: State, context: Context, *, looks: bool | None = Non
         raise others
     expired = decide.decide_expire(replay_records(next_version(state, now), fence), now).records
     if fence or expired or is_led_elsewhere(state, context):
-        producers = [
-            name for record in expired if isinstance(record, ExpireProducersRecord) for name in record.producers
-        ]
+        idle = next(
+            (record for record in expired if isinstance(record, ExpireProducersRecord)), ExpireProducersRecord()
+        )
         groups = [record.group for record in expired if isinstance(record, DeleteOffsetsRecord)]
-        expire = Expire(only_producers=tuple(producers), only_groups=tuple(groups))
+        expire = Expire(only_producers=idle.producers, only_groups=tuple(groups), only_kafka=idle.kafka)
         state = yield Decide([Proposal(Fence()), Proposal(expire)])
     return state

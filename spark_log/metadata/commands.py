@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace as with_values
 from typing_extensions import Self
 
-from spark_log.bounds import AnyLong, Document, Int, Long, LongOrNone, Text
+from spark_log.bounds import AnyLong, Document, Int, Known, Long, LongOrNone, Text
 from spark_log.errors import ClockSkewed, ConcurrentChange, InvalidRequest, InvalidTxnState, UnknownTopicOrPartition
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, HeldPosition, PlannedCommand, topic_names
@@ -427,9 +427,12 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
     """Check only these, which were found before; None: all."""
     only_groups: tuple[Text, ...] | None = None
     """Check only these groups, which were found before; None: all."""
+    only_kafka: tuple[tuple[Long, Known, Int], ...] | None = None
+    """Check only these rows of Kafka's producers, which were found before; None: all."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return maintenance.decide_expire(state, now_ms, frozenset(self.held), self.only_producers, self.only_groups)
+        only = self.only_producers, self.only_groups, self.only_kafka
+        return maintenance.decide_expire(state, now_ms, frozenset(self.held), *only)
 
     def keeping(self, held: Callable[[], tuple[HeldPosition, ...]], copied: int | None = None) -> Self:
         return with_values(self, held=self.held + held())

@@ -403,6 +403,7 @@ def _projected(
         cleaned=unknown,
         reassignments=unknown,
         producers=unknown,
+        kafka_producers=unknown,
         forgotten=unknown,
         features=unknown,
     )

@@ -73,6 +73,26 @@ class GroupCommit(NamedTuple):
     offsets: tuple[OffsetEntry, ...]
 
 
+class KafkaBatch(NamedTuple):
+    """A batch of an idempotent producer of Kafka."""
+
+    producer: Long
+    epoch: Int
+    sequence: Int
+    """The number of its first record."""
+    records: Int
+    at: Long
+    """Its first record, from 0 for the first one of the commit in the partition."""
+
+
+class KafkaBatches(NamedTuple):
+    """The batches of Kafka's idempotent producers that a commit has in a partition, in the order of `at`."""
+
+    topic_id: Known
+    partition: Int
+    batches: tuple[KafkaBatch, ...]
+
+
 class Record(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
 ):
@@ -173,6 +193,8 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """`ACKS_LEADER`: one in-sync replica has the objects; readers see the records when all have them."""
     stats: tuple[Stats, ...] = ()
     """Statistics of the data columns of each of `slices` (segment/statistics.py); empty: none have any."""
+    kafka_batches: tuple[KafkaBatches, ...] = ()
+    """Of the records, those of Kafka's idempotent producers (commits/kafka_producers.py)."""
 
 
 class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets"):
@@ -332,7 +354,9 @@ class FeatureLevelRecord(Record, frozen=True, kw_only=True, tag="feature_level")
 
 
 class ExpireProducersRecord(Record, frozen=True, kw_only=True, tag="expire_producers"):
-    producers: tuple[Text, ...]
+    producers: tuple[Text, ...] = ()
+    kafka: tuple[tuple[Long, Known, Int], ...] = ()
+    """(producer id, topic name, partition) of rows of Kafka's producers."""
 
 
 class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_broker"):

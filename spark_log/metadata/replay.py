@@ -19,6 +19,7 @@ from spark_log.configs.settings import cluster_config, topic_config
 from spark_log.metadata import records as r
 from spark_log.metadata.changes import extended
 from spark_log.metadata.commits.identities import producer_of
+from spark_log.metadata.commits.kafka_producers import with_batches
 from spark_log.metadata.commits.last_commit import last_commit
 from spark_log.metadata.commits.pending_commits import (
     is_pending_in,
@@ -351,6 +352,7 @@ def _commit(state: State, record: r.CommitRecord) -> State | None:
         partitions=with_ends(state, new) if waits else with_entries(state, new),
         objects=state.objects.update(rows),
         producers=state.producers.set(record.producer, _produced(state, record, ranges)),
+        kafka_producers=with_batches(state, record) if record.kafka_batches else state.kafka_producers,
     )
     if not waits:
         return after
@@ -535,7 +537,8 @@ def _expire_producers(state: State, record: r.ExpireProducersRecord) -> State:
         known = producers.get(name)
         if known is not None and known.version <= state.fence:
             producers = producers.delete(name)
-    return replace(state, producers=producers)
+    rows = [key for key in record.kafka if (row := state.kafka_producers.get(key)) and row.version <= state.fence]
+    return replace(state, producers=producers, kafka_producers=without(state.kafka_producers, rows))
 
 
 # --------------------------------------------------------------------------------------------------------- coordinators

@@ -156,6 +156,22 @@ class ProducerState(NamedTuple):
         return -1 if self.last_commit is None else self.last_commit.sequence
 
 
+class KafkaProducer(NamedTuple):
+    """The last batches of an idempotent producer of Kafka in a partition, all of one epoch."""
+
+    topic_id: str
+    epoch: int
+    version: int
+    """Version of the last one."""
+    time: int
+    packed: bytes
+    """msgpack of (sequence, records, first offset, the log's time or -1) for each batch, oldest first."""
+
+
+ProducerKey = tuple[int, str, int]
+"""(producer id, topic name, partition)."""
+
+
 class GroupPosition(NamedTuple):
     """A group's committed position in one partition."""
 
@@ -332,6 +348,7 @@ class State:
     cleaned: Map[TopicKey, CleanedPart] = field(default_factory=Map)
     """The partitions that have been compacted."""
     producers: Map[str, ProducerState] = field(default_factory=Map)
+    kafka_producers: Map[ProducerKey, KafkaProducer] = field(default_factory=Map)
     groups: Map[str, GroupState] = field(default_factory=Map)
     coordinator: Leadership = field(default_factory=Leadership)
     forgotten: Map[tuple[str, str, int], Forgotten] = field(default_factory=Map)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +20,23 @@ from simulation.harness.stores import Wrapper
 from spark_log import NewTopic
 from spark_log.gateway.api import API_VERSIONS, PRODUCE
 from spark_log.gateway.error_codes import (
-    DUPLICATE_SEQUENCE_NUMBER,
     INVALID_PRODUCER_EPOCH,
     INVALID_RECORD,
     NONE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
-    PRODUCER_FENCED,
     TOPIC_AUTHORIZATION_FAILED,
 )
 from spark_log.gateway.messages import ApiVersionsRequest, ProducedPartition, ProducedTopic, ProduceRequest
 from spark_log.gateway.produced_batches import HEADERS_MAX, HEADERS_TOGETHER_MAX, parse_batch
 from spark_log.gateway.rounds import RoundWriter, Waiting, WriteOutcome, patience_ms
-from spark_log.gateway.sequences import PRODUCERS_KEPT, Numbered, SequencePlace, Sequences, WrittenBatch, WrongSequence
 from spark_log.journal.journal import Journal
+from spark_log.metadata.commits.kafka_producers import RANDOM_BITS, producer_id
 from spark_log.server.tokens import parse_tokens
 from spark_log.store.object_names import DATA
 from spark_log.store.open import open_store
 from tests.gateway.running import DEADLINE_S, Running, frame, received
 from tests.services import Services
 
-PLACE = SequencePlace("topic", 0, "its id")
 Write = Callable[..., list[tuple[int, int]]]
 
 
@@ -53,54 +52,56 @@ def values(log: spark_log.Log, topic: str = "orders", partition: int = 0) -> lis
     return found
 
 
-@pytest.fixture
-def sequences() -> Sequences:
-    return Sequences(7)
+def new_id() -> int:
+    return producer_id(int(time.time() * 1000), secrets.randbits(RANDOM_BITS))
 
 
 @pytest.fixture
-def write(log: spark_log.Log, sequences: Sequences) -> Iterator[Write]:
-    """Writes a round of batches, each (topic, partition, batch).  Returns their codes and offsets."""
-    loop, writer = asyncio.new_event_loop(), RoundWriter(log.journal, sequences)
-
-    def written(*sent: tuple[str, int, bytes]) -> list[tuple[int, int]]:
-        ids = log.journal.state.names
-        round_ = [
-            Waiting(topic, ids[topic], number, parse_batch(data), -1, 5000, loop.create_future())
-            for topic, number, data in sent
-        ]
-        writer.write(round_)
-        found = [(one.repeated or one).outcome or WriteOutcome(99) for one in round_]
-        return [(one.code, one.offset) for one in found]
-
-    yield written
+def rounds() -> Iterator[Callable[[spark_log.Log], Write]]:
+    """Makes what writes rounds of batches, each (topic, partition, batch), and returns their codes and offsets."""
+    loop = asyncio.new_event_loop()
+    yield lambda log: partial(written_in, RoundWriter(log.journal), log, loop)
     loop.close()
 
 
-def test_a_repeat_is_recognised_behind_a_later_batch(log: spark_log.Log, write: Write, sequences: Sequences) -> None:
+@pytest.fixture
+def write(log: spark_log.Log, rounds: Callable[[spark_log.Log], Write]) -> Write:
+    return rounds(log)
+
+
+def written_in(
+    writer: RoundWriter, log: spark_log.Log, loop: asyncio.AbstractEventLoop, *sent: tuple[str, int, bytes]
+) -> list[tuple[int, int]]:
+    ids = log.journal.state.names
+    round_ = [
+        Waiting(topic, ids[topic], number, parse_batch(data), -1, 5000, loop.create_future())
+        for topic, number, data in sent
+    ]
+    writer.write(round_)
+    found = [(one.repeated or one).outcome or WriteOutcome(99) for one in round_]
+    return [(one.code, one.offset) for one in found]
+
+
+def test_a_repeat_is_recognised_behind_a_later_batch(log: spark_log.Log, write: Write) -> None:
     """A client may give up a connection while its later batch waits for the next round."""
-    one = sequences.new_id()
+    one = new_id()
     a, b = batch(b"a", producer=one, sequence=0), batch(b"b", producer=one, sequence=1)
     assert write(("orders", 0, a)) == [(NONE, 0)]
     assert write(("orders", 0, b), ("orders", 0, a), ("orders", 0, b)) == [(NONE, 1), (NONE, 0), (NONE, 1)]
     assert values(log) == [b"a", b"b"]
 
 
-def test_a_repeat_is_recognised_whatever_the_rules_are_by_now(
-    log: spark_log.Log, write: Write, sequences: Sequences
-) -> None:
+def test_a_repeat_is_recognised_whatever_the_rules_are_by_now(log: spark_log.Log, write: Write) -> None:
     """Refused, its number would be given to the next batch, which would pass for the repeat."""
-    one = sequences.new_id()
+    one = new_id()
     assert write(("orders", 0, batch(b"a", producer=one, sequence=0))) == [(NONE, 0)]
     log.admin.incremental_alter_configs({"orders": {"max.message.bytes": "10"}})
     assert write(("orders", 0, batch(b"a", producer=one, sequence=0))) == [(NONE, 0)]
 
 
-def test_a_producer_raises_its_epoch_in_one_partition_after_the_other(
-    log: spark_log.Log, write: Write, sequences: Sequences
-) -> None:
+def test_a_producer_raises_its_epoch_in_one_partition_after_the_other(log: spark_log.Log, write: Write) -> None:
     """A batch that was under way in another partition keeps its epoch, and is recognised."""
-    one = sequences.new_id()
+    one = new_id()
     old, newer = batch(b"old", producer=one, sequence=0), batch(b"new", producer=one, sequence=0, epoch=1)
     assert write(("orders", 0, newer), ("orders", 1, old)) == [(NONE, 0), (NONE, 0)]
     assert write(("orders", 0, newer), ("orders", 1, old)) == [(NONE, 0), (NONE, 0)]
@@ -110,11 +111,9 @@ def test_a_producer_raises_its_epoch_in_one_partition_after_the_other(
 
 
 # Promise: gateway.md#writes
-def test_a_producer_continues_in_a_topic_that_was_created_again(
-    log: spark_log.Log, write: Write, sequences: Sequences
-) -> None:
+def test_a_producer_continues_in_a_topic_that_was_created_again(log: spark_log.Log, write: Write) -> None:
     """With its next number, as Kafka's clients do, or with the first one.  No batch is left out for another."""
-    one, other = sequences.new_id(), sequences.new_id()
+    one, other = new_id(), new_id()
     old = [batch(b"old", b"old", producer=producer, sequence=0) for producer in (one, other)]
     assert write(("orders", 0, old[0]), ("orders", 0, old[1])) == [(NONE, 0), (NONE, 2)]
     log.admin.delete_topics(["orders"])
@@ -135,15 +134,13 @@ def test_a_producer_continues_in_a_topic_that_was_created_again(
     assert values(log) == [b"new", b"new", b"first", b"new"]
 
 
-def test_a_rule_that_was_changed_elsewhere_concerns_its_topic_alone(
-    log: spark_log.Log, write: Write, sequences: Sequences
-) -> None:
+def test_a_rule_that_was_changed_elsewhere_concerns_its_topic_alone(log: spark_log.Log, write: Write) -> None:
     """The other batches of the round are written."""
     log.create_topic(NewTopic("changed", 1))
     log.journal.refresh()
     with spark_log.connect(log.url) as other:
         other.admin.incremental_alter_configs({"changed": {"cleanup.policy": "compact"}})
-    one = sequences.new_id()
+    one = new_id()
     good = batch(b"x", producer=one, sequence=0)
     assert write(("changed", 0, batch(b"no key")), ("orders", 0, good)) == [(INVALID_RECORD, -1), (NONE, 0)]
     assert values(log) == [b"x"] and values(log, "changed") == []
@@ -161,28 +158,24 @@ def test_a_topic_that_the_gateway_may_not_write_concerns_nobody_else(tmp_path: P
         for name in ("shop.a", "other"):
             boss.create_topic(NewTopic(name, 1))
     with spark_log.connect(f"pylog://{running.coordinator.address}", token="SHOP-writes-some") as log:
-        sequences, ids = Sequences(7), log.journal.refresh().names
-        one = sequences.new_id()
+        one, ids = new_id(), log.journal.refresh().names
 
         def sent(topic: str, producer: int) -> Waiting:
             data = parse_batch(batch(b"x", producer=producer, sequence=0 if producer > 0 else -1))
             return Waiting(topic, ids[topic], 0, data, -1, 5000, loop.create_future())
 
         round_ = [sent("other", -1), sent("shop.a", one), sent("other", one)]
-        RoundWriter(log.journal, sequences).write(round_)
+        RoundWriter(log.journal).write(round_)
         codes = [found.outcome.code if found.outcome else 99 for found in round_]
         assert codes == [TOPIC_AUTHORIZATION_FAILED, NONE, TOPIC_AUTHORIZATION_FAILED]
-        sequences.check(SequencePlace("shop.a", 0, ids["shop.a"]), Numbered(one, 0, 1, 1))  # it is not fenced
     services.close()
     loop.close()
 
 
 # Promise: gateway.md#limits
-def test_batches_with_too_many_headers_together_are_written_in_parts(
-    log: spark_log.Log, write: Write, sequences: Sequences
-) -> None:
+def test_batches_with_too_many_headers_together_are_written_in_parts(log: spark_log.Log, write: Write) -> None:
     """Each is allowed alone."""
-    one, builders = sequences.new_id(), []
+    one, builders = new_id(), []
     for number in range(3):
         builder = DefaultRecordBatchBuilder(2, 0, 0, one, 0, 40 * number, 1 << 24)
         for row in range(40):
@@ -197,33 +190,6 @@ def test_the_most_patient_client_decides_how_long_a_round_is_tried() -> None:
     """With the shortest time of all clients, one of them could fail the writes of the others."""
     assert patience_ms([1, 20_000, -5]) == 20_000
     assert (patience_ms([1]), patience_ms([1 << 30])) == (1000, 30_000)
-
-
-def refused(sequences: Sequences, batch: Numbered, before: Numbered | None = None) -> int:
-    with pytest.raises(WrongSequence) as found:
-        sequences.check(PLACE, batch, before)
-    return found.value.code
-
-
-def test_only_a_batch_that_is_written_is_a_duplicate(sequences: Sequences) -> None:
-    """Clients take it for written."""
-    one = sequences.new_id()
-    assert refused(sequences, Numbered(one, 0, 10, 5)) == OUT_OF_ORDER_SEQUENCE_NUMBER  # the first one has failed
-    assert refused(sequences, Numbered(one, 0, (1 << 31) - 5, 5)) == OUT_OF_ORDER_SEQUENCE_NUMBER
-    for first in range(0, 80, 10):
-        sequences.add(PLACE, WrittenBatch(Numbered(one, 0, first, 10), first, -1))
-    assert refused(sequences, Numbered(one, 0, 0, 10)) == DUPLICATE_SEQUENCE_NUMBER
-    assert refused(sequences, Numbered(one, 0, 75, 10)) == OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refused(sequences, Numbered(one, 0, 80, 5), Numbered(one, 0, 80, 10)) == OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
-def test_a_producer_that_is_forgotten_is_fenced(sequences: Sequences) -> None:
-    """Its first batch may be in the log."""
-    one = sequences.new_id()
-    sequences.add(PLACE, WrittenBatch(Numbered(one, 0, 0, 1), 0, -1))
-    for _ in range(PRODUCERS_KEPT):
-        sequences.new_id()
-    assert refused(sequences, Numbered(one, 0, 0, 1)) == PRODUCER_FENCED
 
 
 class HungStore(Wrapper):

@@ -19,7 +19,6 @@ from spark_log import NewTopic
 from spark_log.gateway.error_codes import NONE
 from spark_log.gateway.produced_batches import parse_batch, records_of, uncompressed
 from spark_log.gateway.rounds import RoundWriter, Waiting
-from spark_log.gateway.sequences import Sequences
 from spark_log.gateway.stored_batches import StoredBatches
 from spark_log.journal.journal import Journal
 from spark_log.store.object_names import DATA
@@ -62,7 +61,7 @@ def test_memory_and_storage_have_the_same_records(
     kept, state, loop = StoredBatches(log.journal), log.journal.refresh(), asyncio.new_event_loop()
     start = state.partitions[state.names["orders"], 0].readable_end
     batches = [parse_batch(made(*one)) for one in sent]
-    RoundWriter(log.journal, Sequences(7), kept).write(
+    RoundWriter(log.journal, kept).write(
         [Waiting("orders", state.names["orders"], 0, one, -1, 5000, loop.create_future()) for one in batches]
     )
     loop.close()
@@ -78,7 +77,7 @@ def test_times_of_the_log_and_of_the_gateway_are_read_from_the_storage(log: spar
     kept, state, loop = StoredBatches(log.journal), log.journal.refresh(), asyncio.new_event_loop()
     for topic, data in (("appended", made([(1000, None, b"x", [])])), ("orders", made([(-1, None, b"x", [])]))):
         one = Waiting(topic, state.names[topic], 0, parse_batch(data), -1, 5000, loop.create_future())
-        RoundWriter(log.journal, Sequences(7), kept).write([one])
+        RoundWriter(log.journal, kept).write([one])
         assert one.outcome is not None and one.outcome.code == NONE
     loop.close()
     assert len(kept) == 0

@@ -48,7 +48,7 @@ from spark_log.metadata.commits.decide_commits import Committed, ReadBasis
 from spark_log.metadata.formats.slice_index import IndexPart, encode_index
 from spark_log.metadata.groups.group_commands import Committer
 from spark_log.metadata.object_tags import tagged
-from spark_log.metadata.records import CommitRecord, GroupCommit
+from spark_log.metadata.records import CommitRecord, GroupCommit, KafkaBatches
 from spark_log.metadata.replicas.replica_state import OWN_GROUP
 from spark_log.metadata.set_backs import Lineage, lineage_of
 from spark_log.metadata.state import State, TopicKey
@@ -123,6 +123,7 @@ def commit_uploads(
     maintenance: bool = True,
     acks: int = ACKS_ALL,
     basis: ReadBasis = NO_BASIS,
+    kafka_batches: tuple[KafkaBatches, ...] = (),
 ) -> Committed:
     """Commit uploads in their order, together with positions of groups.
 
@@ -131,8 +132,10 @@ def commit_uploads(
     maintenance:  as for `propose`.
     acks:    with `ACKS_LEADER`, readers may not see the records yet when the call returns.
     basis:   what the records were computed from.
+    kafka_batches:  those of Kafka's idempotent producers.
 
-    Raises ConcurrentChange if the basis has changed.
+    Raises ConcurrentChange if the basis has changed; OutOfOrderSequence for a batch of Kafka's that is in the log, or
+    not the next one of its producer.
     Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied; a retry with the same
     identity applies it once.
     Raises NotEnoughReplicas or LeaderNotAvailable if too few replicas answer until the deadline, or for
@@ -142,7 +145,7 @@ def commit_uploads(
     are not on all in-sync replicas.
     """
     upload = join_uploads(uploads)
-    append = _append(journal, identity, epoch, upload, groups, by, acks, basis)
+    append = _append(journal, identity, epoch, upload, groups, by, acks, basis, kafka_batches)
     propose = partial(journal.propose, set_back=upload.lineage.set_back)
     committed = _persist_on_replicas(journal, propose, append, retry, maintenance)
     _warn_of_times(journal, upload.slices)
@@ -158,6 +161,7 @@ def _append(
     by: Sequence[tuple[str, Committer]],
     acks: int,
     basis: ReadBasis,
+    kafka_batches: tuple[KafkaBatches, ...],
 ) -> Append:
     """The command for an upload: one with many slices has them in an object, which is put here."""
     commit = CommitRecord(
@@ -175,6 +179,7 @@ def _append(
         placed=upload.placed,
         acks=acks,
         stats=upload.stats,
+        kafka_batches=kafka_batches,
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
@@ -405,10 +410,11 @@ class PlainProducer:
         acks: int = ACKS_ALL,
         by: Sequence[tuple[str, Committer]] = (),
         basis: ReadBasis = NO_BASIS,
+        kafka_batches: tuple[KafkaBatches, ...] = (),
     ) -> Committed:
         """Commit once.  After a failure, the next commit has a new identity.
 
-        by, basis:  as for `commit_uploads`.
+        by, basis, kafka_batches:  as for `commit_uploads`.
         """
         with self._lock:
             # After a long upload, the producer's id would be that old, and a rejection would not be certain.
@@ -429,6 +435,7 @@ class PlainProducer:
                     maintenance=False,
                     acks=acks,
                     basis=basis,
+                    kafka_batches=kafka_batches,
                 )
             except BaseException:
                 # It may have been applied, even after an interrupt: the next commit must not pass for its duplicate.

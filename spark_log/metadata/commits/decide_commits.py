@@ -25,6 +25,7 @@ from spark_log.errors import (
 from spark_log.metadata import records as r
 from spark_log.metadata.commits.decide_transactional_ids import is_timed_out
 from spark_log.metadata.commits.identities import producer_of
+from spark_log.metadata.commits.kafka_producers import check_batches
 from spark_log.metadata.commits.last_commit import source_offsets
 from spark_log.metadata.commits.pending_commits import (
     PENDING_MAX,
@@ -119,7 +120,8 @@ def decide_commit(
     schemas:     by topic id, the version of the schema by which rows were converted; topics with bytes are left out.
     history:     of the log when the upload began: a copy of the log may not have its objects, nor what it has read.
     Raises SequenceConflict for a sequence below a stream's last one, for the last one with other content, and for
-    another last one than `after`; NotEnoughReplicas and LeaderNotAvailable as `check_replicas` and `_check_pending` do.
+    another last one than `after`; OutOfOrderSequence as `check_batches` does; NotEnoughReplicas and LeaderNotAvailable
+    as `check_replicas` and `_check_pending` do.
     """
     commit = without_places(commit)
     known = producer_of(state, commit.producer, commit.sequence)
@@ -134,6 +136,7 @@ def decide_commit(
     _check_upload(state, commit.upload_epoch)
     _check_objects(state, commit)
     _check_topics(state, commit)
+    check_batches(state, commit, _rows(commit))
     _check_keys(state, keyless)
     check_versions(state, [topic_id for topic_id, _ in _rows(commit)], schemas)
     _check_room(state, commit)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from io import BytesIO
 from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
+from sys import intern
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -39,12 +40,14 @@ from spark_log.metadata.state import (
     FormerRoot,
     GroupPosition,
     GroupState,
+    KafkaProducer,
     Leadership,
     LostRange,
     MemberSession,
     ObjectRow,
     Partition,
     PendingCommit,
+    ProducerKey,
     ProducerState,
     Restore,
     ShareMember,
@@ -159,6 +162,11 @@ def _sharing(known: ProducerState) -> ProducerState:
     return known if last is None else known._replace(last_commit=last._replace(topics=shared(last.topics)))
 
 
+def _interned(key: ProducerKey, row: KafkaProducer) -> tuple[ProducerKey, KafkaProducer]:
+    """A row that shares its names with others."""
+    return (key[0], intern(key[1]), key[2]), row._replace(topic_id=intern(row.topic_id))
+
+
 def _producers(state: State) -> Iterator[tuple[str, Any]]:
     """Producers, without lost sequences for the many that have none."""
     return ((name, known if known.lost else known[:-1]) for name, known in _sorted(state.producers))
@@ -183,6 +191,7 @@ KINDS = {
     "dropped_lists": _Kind(lambda state: _sorted(state.dropped_lists), tuple[str, DroppedList]),
     "cleaned_partitions": _Kind(lambda state: _sorted(state.cleaned), tuple[TopicKey, CleanedPart]),
     "producers": _Kind(_producers, tuple[str, ProducerState]),
+    "kafka_producers": _Kind(lambda state: _sorted(state.kafka_producers), tuple[ProducerKey, KafkaProducer]),
     "positions": _Kind(_positions, tuple[str, TopicKey, GroupPosition]),
     "groups": _Kind(_groups, tuple[str, GroupRow]),
     "forgotten": _Kind(lambda state: _sorted(state.forgotten), tuple[tuple[str, str, int], Forgotten]),
@@ -434,6 +443,8 @@ class _Maps:
                 self._maps[kind].update([(group, self._group(group, row)) for group, row in rows])
             case "producers":
                 self._maps[kind].update([(name, _sharing(known)) for name, known in rows])
+            case "kafka_producers":
+                self._maps[kind].update([_interned(*row) for row in rows])
             case "pending":
                 self._pending += [commit for _, commit in rows]
             case "restores":
@@ -470,6 +481,7 @@ class _Maps:
             dropped_lists=self._maps["dropped_lists"].finish(),
             cleaned=self._maps["cleaned_partitions"].finish(),
             producers=self._maps["producers"].finish(),
+            kafka_producers=self._maps["kafka_producers"].finish(),
             groups=self._maps["groups"].finish(),
             coordinator=header.coordinator or Leadership(),
             forgotten=self._maps["forgotten"].finish(),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from spark_log.groups.group import Roster
+from spark_log.metadata.commits.kafka_producers import BATCHES_KEPT, batches_of
 from spark_log.metadata.state import GroupState, State
 
 # ------------------------------------------------------------------------------------------------------------ producers
@@ -48,6 +49,17 @@ def aborted_transactions_have_no_commit(state: State) -> Iterator[str]:
     for name, known in state.producers.items():
         if known.aborted and (known.last_commit is not None or known.timeout_ms):
             yield f"{name}: epoch {known.epoch} was aborted, and has {known.last_commit} and {known.timeout_ms} ms"
+
+
+def batches_of_kafka_are_in_order(state: State) -> Iterator[str]:
+    """A row of Kafka's producers has one to five batches, at ascending offsets of its partition."""
+    for key, row in state.kafka_producers.items():
+        batches, part = batches_of(row), state.partitions.get((row.topic_id, key[2]))
+        overlap = any(after.offset < before.offset + before.records for before, after in pairwise(batches))
+        if not 0 < len(batches) <= BATCHES_KEPT or overlap:
+            yield f"Kafka's producer {key} has the batches {batches}"
+        elif part is not None and batches[-1].offset + batches[-1].records > part.end:
+            yield f"Kafka's producer {key} has the batches {batches} in a partition that ends at {part.end}"
 
 
 # --------------------------------------------------------------------------------------------------------------- groups

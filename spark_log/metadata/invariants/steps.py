@@ -172,6 +172,13 @@ def producers_expire_behind_the_fence(old: State, new: State) -> Iterator[str]:
             yield f"{name} is forgotten, last seen at version {before.version}, with the fence at {new.fence}"
 
 
+def kafkas_producers_expire_behind_the_fence(old: State, new: State) -> Iterator[str]:
+    """A row of Kafka's producers is forgotten only when the fence has passed its last batch."""
+    for key, before, after in changed_rows(old.kafka_producers, new.kafka_producers):
+        if before is not None and after is None and before.version > new.fence:
+            yield f"{key} is forgotten, last seen at version {before.version}, with the fence at {new.fence}"
+
+
 def generations_never_fall(old: State, new: State) -> Iterator[str]:
     """A group's generation, also when the group is deleted and created again."""
     for name, before, after in changed_rows(old.groups, new.groups):

@@ -30,6 +30,8 @@ def _versions(state: State) -> Iterator[Dated]:
     yield from (("a pending commit", one.version) for one in state.pending)
     for name, known in state.producers.items():
         yield f"the producer {name}", known.version
+    for key3, row3 in state.kafka_producers.items():
+        yield f"Kafka's producer {key3}", row3.version
     for name, version in state.dropped.items():
         yield f"the dropped object {name}", version
     for key, row in state.reassignments.items():
@@ -65,6 +67,8 @@ def _times(state: State) -> Iterator[Dated]:
         yield f"the topic {topic.name}", topic.created_ms
     for name, producer in state.producers.items():
         yield f"the producer {name}", producer.time
+    for key3, row3 in state.kafka_producers.items():
+        yield f"Kafka's producer {key3}", row3.time
     for key, part in state.cleaned.items():
         yield from ((f"a pass over {shown_partition(state, key)}", time) for _, time in part.horizons)
     for removed, when in state.forgotten.items():

@@ -130,6 +130,12 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         erasures=Map({names.get(key, key): _renew_erased(row, version) for key, row in state.erasures.items()}),
         cleaned=Map(),  # the swaps of a pass may be lost
         producers=Map({name: _renew_producer(state, name, version, names) for name in state.producers}),
+        kafka_producers=Map(
+            {
+                key: row._replace(topic_id=names.get(row.topic_id, row.topic_id))
+                for key, row in state.kafka_producers.items()
+            }
+        ),
         groups=Map(
             {name: _renew_group(state, group, version, generation, names) for name, group in state.groups.items()}
         ),

@@ -17,8 +17,9 @@ from spark_log.metadata.groups.shared_groups import expired_positions, members_i
 from spark_log.metadata.replay import known_objects
 from spark_log.metadata.replicas.decide_replicas import gives_up_indexes, has_copies, without_places
 from spark_log.metadata.replicas.replicas import are_gone
-from spark_log.metadata.state import GroupState, State, TopicKey
+from spark_log.metadata.state import GroupState, ProducerKey, State, TopicKey
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 STREAM_RETENTION = "streaming.identity.retention.ms"
 
@@ -53,11 +54,12 @@ def decide_expire(
     held: frozenset[tuple[str, str, int]] = frozenset(),
     producers: Iterable[str] | None = None,
     groups: Iterable[str] | None = None,
+    kafka: Iterable[ProducerKey] | None = None,
 ) -> Decision[int]:
     """Remove idle producers and expired positions of groups.  The reply counts them.
 
     held:       (group, topic id, partition) of positions to keep.
-    producers:  the only ones to check, and `groups` as well: commits wait for a decision, and a log may have many.
+    producers:  the only ones to check, as `groups` and `kafka`: commits wait for a decision, and a log may have many.
     """
     ages = {
         True: cluster_config(state.configs, "producer.id.expiration.ms"),
@@ -68,7 +70,14 @@ def decide_expire(
         for name, known in _some(state.producers, producers)
         if known.version <= state.fence and known.time < now_ms - ages[known.plain]
     )
-    records: list[r.AnyRecord] = [r.ExpireProducersRecord(producers=tuple(idle))] if idle else []
+    rows = sorted(
+        key
+        for key, row in _some(state.kafka_producers, kafka)
+        if row.version <= state.fence and row.time < now_ms - ages[True]
+    )
+    records = list[r.AnyRecord]()
+    if idle or rows:
+        records.append(r.ExpireProducersRecord(producers=tuple(idle), kafka=tuple(rows)))
     usual = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
     for name, group in sorted(_some(state.groups, groups)):
         # Never joined: a bookmark.  Its next run may be a month later, and would begin from the start.
@@ -79,12 +88,13 @@ def decide_expire(
         whole = len(old) == len(group.offsets) and not members
         if old or (whole and group.seen <= limit):
             records.append(r.DeleteOffsetsRecord(group=name, partitions=() if whole else old))
-    return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsetsRecord) for x in records))
+    expired = len(idle) + len(rows) + sum(isinstance(x, r.DeleteOffsetsRecord) for x in records)
+    return Decision(tuple(records), expired)
 
 
-def _some(known: Map[str, Value], names: Iterable[str] | None) -> Iterable[tuple[str, Value]]:
-    """Entries of a map, those with these names if there are any."""
-    return known.items() if names is None else [(name, known[name]) for name in names if name in known]
+def _some(known: Map[Key, Value], keys: Iterable[Key] | None) -> Iterable[tuple[Key, Value]]:
+    """Entries of a map, those with these keys if there are any."""
+    return known.items() if keys is None else [(key, known[key]) for key in keys if key in known]
 
 
 def _expired_alone(group: GroupState, usual: int, limit: int) -> Iterator[TopicKey]:

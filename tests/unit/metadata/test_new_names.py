@@ -21,7 +21,8 @@ ODD = ("\x1b[2J", "a\x00b", "a\x9b31m", "a\u202eb", "a\u2028b", "a\x7fb", "a\nb"
 EXCEPTIONS = {
     # names of objects have a form, and ids of topics are looked up
     *("Run.topic_id", "Slice.object", "DataObject.name", "Piece.object", "Copy.object", "OffsetEntry.topic_id"),
-    *("CommitRecord.pieces", "Change.topic_id", "LostOffsets.topic_id"),
+    *("CommitRecord.pieces", "Change.topic_id", "LostOffsets.topic_id", "KafkaBatches.topic_id"),
+    "ExpireProducersRecord.kafka",
     *("SwapRecord.added", "SwapRecord.removed"),
     # a user's own text
     "OffsetEntry.metadata",

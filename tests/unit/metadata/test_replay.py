@@ -36,7 +36,7 @@ from spark_log.metadata.topics.decide_topics import (
 from tests.unit.metadata.history import History, positions
 
 COMMANDS = (
-    "create", "create", "delete", "grow", "configs", "trim", "commit", "commit", "commit", "commit", "stream", "sink",
+    "create", "create", "delete", "grow", "configs", "trim", "commit", "commit", "commit", "commit", "kafka", "stream", "sink",
     "init", "transaction", "positions", "join", "number", "share", "forget", "seal", "prune", "fence", "expire",
     "erase", "clean", "clock", "restore",
 )  # fmt: skip
@@ -74,6 +74,10 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
             log.do(lambda state, now: decide_trim(state, {key: amount}))
         case "commit":
             log.commit((topic, 0, amount + 1), (*key, 1), groups=(positions("g", topic, amount),) if amount % 2 else ())
+        case "kafka":
+            part = log.state.partitions.get((topic, 0), Partition())
+            batch = r.KafkaBatch(which, 0, part.end, 1 + amount, 0)
+            log.commit((topic, 0, amount + 1), kafka_batches=(r.KafkaBatches(topic, 0, (batch,)),))
         case "stream":
             log.commit((*key, 1), producer="q", birth=-1, dense=False, sequence=len(log.batches))
         case "sink":
