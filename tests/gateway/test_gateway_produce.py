@@ -29,7 +29,6 @@ from spark_log.gateway.error_codes import (
     MESSAGE_TOO_LARGE,
     NONE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
-    PRODUCER_FENCED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_COMPRESSION_TYPE,
@@ -235,15 +234,6 @@ def test_a_batch_that_is_sent_again_is_written_once(log: spark_log.Log, serve: S
     assert values(log) == [b"a", b"b", b"c", *[b"%d" % n for n in range(3, 20)]]
 
 
-# Promise: gateway.md#writes
-def test_a_producer_of_another_gateway_is_fenced(log: spark_log.Log, serve: Serve) -> None:
-    """A batch that it sends again may be in the log: it fails visibly, and nothing is written twice."""
-    made = serve().ask(INIT_PRODUCER_ID, 4, InitProducerIdRequest())
-    (one,) = produce(serve(), ("orders", 0, batch(b"a", producer=made.producer_id, sequence=0)))
-    assert one.error_code == PRODUCER_FENCED and "make a new producer" in one.error_message
-    assert log.read("orders").num_rows == 0
-
-
 # Promise: gateway.md#what-is-not-served
 def test_transactions_are_refused(log: spark_log.Log, serve: Serve) -> None:
     found = serve().ask(INIT_PRODUCER_ID, 4, InitProducerIdRequest(transactional_id="t"))
@@ -288,31 +278,6 @@ def test_a_gateway_that_is_killed_loses_nothing_that_it_has_acknowledged(log: sp
     assert acknowledged == list(range(3000))
     found = [int(value or 0) for value in values(log)]
     assert list(dict.fromkeys(found)) == list(range(3000)), "each is there, and first ones are in order"
-
-
-# Promise: gateway.md#writes
-def test_an_idempotent_producer_fails_visibly_when_its_gateway_was_killed(log: spark_log.Log) -> None:
-    """Its records are there at most once, and those that were acknowledged are there."""
-    gateway, acknowledged, failed = Process(log.url), list[bytes](), list[bytes]()
-    settings = {"enable.idempotence": True, "linger.ms": 1, "log_level": 0, "message.timeout.ms": 20_000}
-    producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address, **settings})
-
-    def delivered(error: Any, message: Any) -> None:
-        (acknowledged if error is None else failed).append(message.value())
-
-    for n in range(600):
-        producer.produce("orders", b"%d" % n, partition=0, on_delivery=delivered)
-        producer.poll(0.001)
-        if n == 100:
-            assert producer.flush(DEADLINE_S) == 0
-        if n == 300:
-            gateway.end(signal.SIGKILL)
-            gateway = Process(log.url, gateway.address)
-    producer.flush(DEADLINE_S)
-    gateway.end(signal.SIGTERM)
-    found = values(log)
-    assert failed and len(acknowledged) + len(failed) == 600
-    assert len(set(found)) == len(found) and set(acknowledged) <= set(found)
 
 
 def test_the_answer_has_the_start_of_the_partition(log: spark_log.Log, serve: Serve) -> None:
