@@ -88,8 +88,8 @@ def decide_expire(
         whole = len(old) == len(group.offsets) and not members
         if old or (whole and group.seen <= limit):
             records.append(r.DeleteOffsetsRecord(group=name, partitions=() if whole else old))
-    expired = len(idle) + len(rows) + sum(isinstance(x, r.DeleteOffsetsRecord) for x in records)
-    return Decision(tuple(records), expired)
+    count = len(idle) + len(rows) + sum(isinstance(x, r.DeleteOffsetsRecord) for x in records)
+    return Decision(tuple(records), count)
 
 
 def _some(known: Map[Key, Value], keys: Iterable[Key] | None) -> Iterable[tuple[Key, Value]]:

@@ -30,6 +30,7 @@ from spark_log.metadata.state import (
     FormerRoot,
     GroupPosition,
     GroupState,
+    KafkaProducer,
     Leadership,
     LostRange,
     MemberSession,
@@ -97,6 +98,7 @@ STATE = State(
             f"{TRANSACTIONAL}x": ProducerState(**OF_PRODUCER, timeout_ms=4, aborted=True),
         }
     ),
+    kafka_producers=Map({(1, "orders", 0): KafkaProducer(OLD, 2, 3, 4, b"packed")}),
     groups=Map(
         {
             "g": GroupState(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from immutables import Map
 from msgspec.structs import replace as with_values
 
 from spark_log.groups.group import Roster, RosterMember
@@ -39,6 +40,7 @@ from spark_log.metadata.state import (
     FormerRoot,
     GroupPosition,
     GroupState,
+    KafkaProducer,
     Leadership,
     LostRange,
     MemberSession,
@@ -119,6 +121,10 @@ def moved_row(state: State, name: str, key: Any, **fields: Any) -> State:
 
 def without(state: State, name: str, key: Any) -> State:
     return replace(state, **{name: getattr(state, name).delete(key)})
+
+
+def of_kafka(state: State, batches: bytes) -> State:
+    return replace(state, kafka_producers=Map({(1, "gone", 0): KafkaProducer("gone", 0, state.version, 0, batches)}))
 
 
 def object_of(state: State, key: tuple[str, int]) -> str:
@@ -219,6 +225,7 @@ BROKEN: dict[Any, Callable[[State], State]] = {
     ),
     clients.lost_sequences_are_not_ahead: lambda s: moved_row(s, "producers", "q", lost=(2, 1)),
     clients.aborted_transactions_have_no_commit: lambda s: moved_row(s, "producers", "open", aborted=True),
+    clients.batches_of_kafka_are_in_order: lambda s: of_kafka(s, b"\x90"),
     clients.groups_have_one_kind_of_owner: lambda s: group(s, member="m", roster=rosters(0)),
     clients.shares_do_not_overlap: lambda s: group(s, generation=1, shares=shares((0, 2, "a"), (0, 2, "b"))),
     clients.rosters_are_of_their_generation: lambda s: group(s, generation=2, roster=rosters(2, "a", leader="b")),
@@ -318,6 +325,7 @@ BROKEN_STEPS: dict[Any, Callable[[State], Step]] = {
         )
     ),
     steps.producers_expire_behind_the_fence: step(lambda s: without(s, "producers", "q")),
+    steps.kafkas_producers_expire_behind_the_fence: from_to(lambda s: of_kafka(s, b"\x91\x94\0\1\0\0"), lambda s: s),
     steps.generations_never_fall: from_to(lambda s: group(s, generation=3), lambda s: group(s, generation=2)),
     steps.positions_have_the_version_of_their_commit: step(
         lambda s: group(s, offsets=s.groups["g"].offsets.set(U, GroupPosition(4, "", 0, 1)))
