@@ -193,13 +193,13 @@ class RoundWriter:
                     state, self._not_blocked(state, part), self._journal.context.clock.now_ms(), is_newest=number > 0
                 )
                 if not number and self._has_newer_schema(state, undecided):
-                    for body in undecided:
-                        body.of.outcome = None
-                    continue
+                    raise OldState
                 if not rows:
                     return
                 uploaded = self._uploaded(state, rows, accepted)
             except OldState:
+                for body in undecided:
+                    body.of.outcome = None
                 continue
             except TooManyHeaders:
                 left = [body for body in part if body.of.outcome is None]
@@ -375,7 +375,7 @@ class _Body:
 
 
 class OldState(Exception):
-    """A batch is not the next one of its producer in a state that may not be the newest."""
+    """Batches would be refused by a state that may not be the newest."""
 
 
 def accept(
