@@ -116,6 +116,7 @@ def test_each_batch_is_written_once_and_in_order(steps: list[tuple[str, int]]) -
         assert len(sequences) >= acked[ids.index(producer)]
 
 
+# Promise: format/metadata.md#kafkas-producers
 def test_a_repeat_has_the_offset_of_the_first(log: History, key: TopicKey) -> None:
     """Also if other records are before it in its commit, and it is one of the last five."""
     one = new_id(log)
@@ -167,6 +168,7 @@ def test_only_a_producer_that_may_have_expired_begins_anywhere(log: History, key
     assert producer_id(100 * 365 * DAY_MS, (1 << RANDOM_BITS) - 1) < 1 << 63
 
 
+# Promise: gateway.md#writes, format/metadata.md#kafkas-producers
 def test_an_idle_producer_expires_behind_the_fence(log: History, key: TopicKey) -> None:
     """As other writers, and continues with its next sequence."""
     one, other = new_id(log), new_id(log, 8)
