@@ -76,8 +76,8 @@ WRONG_MAX = 100
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 1_000, 30_000
 """Limits of the time for a commit that too few replicas have, whatever clients say."""
 CHANGED = (UploadFenced, UnknownTopicOrPartition, InvalidRecord, OutOfOrderSequence)
-"""The topics, their rules, or the batches of idempotent producers in the log are not those by which a round was checked:
-it is checked and uploaded again."""
+"""The topics, their rules, or the batches of idempotent producers in the log are not those by which a round was
+checked: it is checked and uploaded again."""
 OF_A_TOPIC = (InvalidRequest, AuthorizationFailed)
 """One of the topics of a round is refused, without a wait: each is written alone."""
 logger = logging.getLogger("spark_log")

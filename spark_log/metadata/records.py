@@ -194,7 +194,7 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     stats: tuple[Stats, ...] = ()
     """Statistics of the data columns of each of `slices` (segment/statistics.py); empty: none have any."""
     kafka_batches: tuple[KafkaBatches, ...] = ()
-    """Of the records, those of Kafka's idempotent producers (commits/kafka_producers.py)."""
+    """Batches of Kafka's idempotent producers among the records (commits/kafka_producers.py)."""
 
 
 class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets"):

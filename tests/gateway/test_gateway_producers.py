@@ -1,4 +1,4 @@
-"""Idempotent producers go on when their gateway dies, at another gateway, and in a log that has lost their batches."""
+"""Idempotent producers continue when their gateway dies, at another gateway, and in a log that has lost their batches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Load:
         self._flush()
 
     def stop(self) -> list[bytes | None]:
-        """What was sent, when all of it is acknowledged."""
+        """Waits until all is acknowledged.  Returns the values that were sent."""
         self._stopping.set()
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()

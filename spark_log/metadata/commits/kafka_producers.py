@@ -24,7 +24,7 @@ BATCHES_KEPT = 5
 """A producer has as many under way in a partition."""
 SEQUENCES = 1 << 31
 RANDOM_BITS = 43
-"""Of a producer's id.  Those above are the hour in which it was made."""
+"""Number of random bits in a producer's id.  The bits above are the hour in which it was made."""
 HOUR_MS = 3_600_000
 NAMED_MAX = 10
 """Batches that an error names."""

@@ -1,4 +1,4 @@
-"""Batches of Kafka's idempotent producers: each is in the log once, in order, whoever sends it and however often."""
+"""Batches of Kafka's idempotent producers: each is in the log once, in order, through any gateway, however often it is sent."""
 
 from __future__ import annotations
 
