@@ -1,4 +1,4 @@
-"""Idempotent producers continue when their gateway dies, at another gateway, and in a log that has lost their batches."""
+"""Idempotent producers continue when their gateway dies, at another gateway, and in a log without their batches."""
 
 from __future__ import annotations
 

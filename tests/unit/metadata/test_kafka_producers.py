@@ -1,4 +1,4 @@
-"""Batches of Kafka's idempotent producers: each is in the log once, in order, through any gateway, however often it is sent."""
+"""Batches of Kafka's idempotent producers: each is in the log once, in order, however often it is sent."""
 
 from __future__ import annotations
 
