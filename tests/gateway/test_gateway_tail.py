@@ -90,7 +90,7 @@ def test_a_time_type_that_was_just_changed_counts(log: spark_log.Log) -> None:
         other.admin.incremental_alter_configs({"orders": {"message.timestamp.type": "LogAppendTime"}})
     batch = parse_batch(made([(1000, None, b"x", [])]))
     one = Waiting("orders", state.names["orders"], 0, batch, -1, 5000, loop.create_future())
-    RoundWriter(log.journal, Sequences(7), kept).write([one])
+    RoundWriter(log.journal, kept).write([one])
     loop.close()
     (record,) = log.read("orders")["timestamp"].cast("int64").to_pylist()
     assert one.outcome is not None and one.outcome.time_ms == record // 1000 > 1000
@@ -106,7 +106,7 @@ def test_records_that_may_be_given_up_are_not_kept(log: spark_log.Log, tmp_path:
     (tmp_path / "broker2").rename(tmp_path / "away")
     batch = parse_batch(made([(1000, None, b"x", [])]))
     one = Waiting("copied", state.names["copied"], 0, batch, 1, 5000, loop.create_future())
-    RoundWriter(log.journal, Sequences(7), kept).write([one])
+    RoundWriter(log.journal, kept).write([one])
     loop.close()
     assert one.outcome is not None and one.outcome.code == NONE and log.journal.refresh().pending
     assert len(kept) == 0
