@@ -2,7 +2,8 @@
 
 A cached frame of 2 M rows with keys and values of 100 bytes, into a topic of 4 partitions, with zstd.  All figures are
 ratios, in turn, of Python's seconds and CPU time of Spark with its Python processes by the JVM's; above 1, the JVM's
-write is better.  `many_…`: into 1,000 partitions.  `stream_…`: a stream that copies these rows from another topic.
+write is better.  `many_…`: into 1,000 partitions.  `headers_…`: with two headers of 40 bytes a row.  `topics_…`: to four
+topics that the rows name.  `stream_…`: a stream that copies these rows from another topic.
 `small_…`: of a stream whose micro-batches have 100 rows, the median time of one.
 """
 
@@ -23,7 +24,7 @@ from benchmarks.beside_kafka.machine import cpu_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 MANY = 1000
@@ -47,15 +48,15 @@ def main() -> None:
     with common.folder() as folder:
         url = f"{folder}/log"
         log = spark_log.connect(url)
-        for name in ("t", "all", "few", "copy"):
+        for name in ("t", "all", "few", "copy", "0", "1", "2", "3"):
             log.create_topic(spark_log.NewTopic(name, common.PARTITIONS))
         log.create_topic(spark_log.NewTopic("many", MANY))
         rows = frame(spark, given.rows)
         for name, written in (("all", rows), ("few", rows.limit(SMALL * TRIGGERS))):
             written.write.format("pylog").mode("append").option("topic", name).save(url)
 
-        def write(topic: str, native: str) -> None:
-            rows.write.format("pylog").mode("append").options(topic=topic, nativeRead=native).save(url)
+        def write(written: DataFrame, native: str, **options: str) -> None:
+            written.write.format("pylog").mode("append").options(nativeRead=native, **options).save(url)
 
         runs = itertools.count()
 
@@ -73,20 +74,36 @@ def main() -> None:
             query = copied("few", native, maxOffsetsPerTrigger=str(SMALL))
             return statistics.median(one.durationMs["addBatch"] for one in query.recentProgress if one.numInputRows)
 
-        def ratio(topic: str, now: Callable[[], float]) -> float:
+        def ratio(work: Callable[[str], object], now: Callable[[], float]) -> float:
             """Python's by the JVM's."""
-            work = copied if topic == "all" else write
-            jvm, python = (lambda native=native: work(topic, native) for native in ("true", "false"))
+            jvm, python = (lambda native=native: work(native) for native in ("true", "false"))
             return common.pairs(jvm, python, rounds=given.rounds, warm=given.warm, now=now).ratio
 
+        works: dict[str, Callable[[str], object]] = {
+            "python": lambda native: write(rows, native, topic="t"),
+            "many": lambda native: write(rows, native, topic="many"),
+            "headers": lambda native: write(rows.withColumn("headers", headers()), native, topic="t"),
+            "topics": lambda native: write(rows.withColumn("topic", F.expr("string(key % 4)")), native),
+            "stream": lambda native: copied("all", native),
+        }
         figures = {
-            f"{name}_{unit}": ratio(topic, now)
-            for name, topic in (("python", "t"), ("many", "many"), ("stream", "all"))
+            f"{name}_{unit}": ratio(work, now)
+            for name, work in works.items()
             for unit, now in (("seconds", time.perf_counter), ("cpu", cpu))
         }
         small = [(trigger("true"), trigger("false")) for _ in range(given.warm + given.rounds)][given.warm :]
         figures["small_seconds"] = statistics.median(python / jvm for jvm, python in small)
     common.report("native_write", rows=given.rows, cpu_target=1.6, **figures)
+
+
+def headers() -> Column:
+    """Two headers."""
+    return F.array(
+        *(
+            F.struct(F.lit(name).alias("key"), F.encode(F.rpad("key", 35, "x"), "utf-8").alias("value"))
+            for name in ("trace", "agent")
+        )
+    )
 
 
 def cpu() -> float:

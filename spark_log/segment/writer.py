@@ -65,7 +65,10 @@ class _Encoded:
 
 
 class EncodedRows(NamedTuple):
-    """Rows of bytes that another process has encoded as one record batch message, by `RECORD_SCHEMA`."""
+    """Rows of bytes that another process has encoded as one record batch message.
+
+    By `RECORD_SCHEMA`, or by `RECORD_SCHEMA_HEADERS`.
+    """
 
     data: bytes
     crc: int
@@ -73,6 +76,9 @@ class EncodedRows(NamedTuple):
     rows: int
     min_us: int
     max_us: int
+    headers: bool
+    keyless: bool
+    """Some of them have no key."""
 
 
 @dataclass(slots=True)
@@ -238,6 +244,9 @@ class SegmentWriter:
     def append_encoded(self, topic_id: str, partition: int, rows: EncodedRows) -> None:
         """Adds a batch to the end of a partition, to which no rows were appended before."""
         into = self._partitions.setdefault((topic_id, partition), _Partition())
+        if rows.headers and not into.headers:
+            self._encode_again(into, headers=True, holes=False)
+        assert rows.headers == into.headers, "batches with headers are the last ones"
         first, into.end = into.end, into.end + rows.rows
         self._spill_if_above(self._buffer_bytes - len(rows.data))
         self._add(

@@ -63,14 +63,21 @@ def stream(spark: SparkSession, topic: str, native: str) -> int:
 
 def writes(spark: SparkSession) -> None:
     """Checks that batches have the same rows."""
-    frame = spark.range(0, 2_000, 1, 1).selectExpr("if(id % 9 = 0, null, string(id % 50)) key", "string(id) value")
+    frame = spark.range(0, 2_000, 1, 1).selectExpr(
+        "if(id % 9 = 0, null, string(id % 50)) key",
+        "string(id) value",
+        "if(id % 2 = 0, null, array(struct(string(id) as key, binary('x') as value))) headers",
+    )
     written = []
     for native in PATHS:
         topic = f"written-{native}"
         frame.write.format("pylog").mode("append").options(topic=topic, nativeRead=native).save(URL)
-        written.append(spark.read.format("pylog").option("subscribe", topic).load(URL).select("key", "value"))
+        named = frame.selectExpr("*", f"'{topic}' topic")
+        named.write.format("pylog").mode("append").option("nativeRead", native).save(URL)
+        found = spark.read.format("pylog").options(subscribe=topic, includeHeaders="true").load(URL)
+        written.append(found.select("key", "value", "headers"))
     assert rows(written[0]) == rows(written[1])
-    assert written[0].count() == 2_000
+    assert written[0].count() == 4_000
 
 
 def sinks(spark: SparkSession) -> None:
@@ -127,7 +134,7 @@ def main(spark: SparkSession, log: spark_log.Log) -> None:
         spark.read.format("pylog").option("subscribe", "bytes").load(URL).collect()
         assert jvm.io.pylog.spark.PylogReader.left() == before
     if WRITES:
-        assert jvm.io.pylog.spark.PylogWriter.encoded() == 1
+        assert jvm.io.pylog.spark.PylogWriter.encoded() == 2
     sys.stdout.write(f"version {pyspark.__version__}, same rows\n")
 
 

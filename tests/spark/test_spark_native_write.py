@@ -41,6 +41,7 @@ TYPES = {
     "value": ("string", "binary"),
     "timestamp": ("timestamp", "bigint"),
     "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
 }
 NOW = datetime.now(timezone.utc)
 
@@ -91,7 +92,9 @@ def random_frame(spark: SparkSession, rng: random.Random, count: int) -> DataFra
         ),
         "timestamp": lambda: rng.choice([None, rng.randrange(-(10**6), 1_700_000_000_000)]),
         "partition": lambda: rng.choice([None, None, rng.randrange(3)]),
+        "headers": lambda: rng.choice([None, [], random_headers(rng)]) if rng.random() < often else None,
     }
+    often = rng.choice([0, 0.02, 1])
 
     def cell(name: str) -> Any:
         value = made[name]()
@@ -105,6 +108,11 @@ def random_frame(spark: SparkSession, rng: random.Random, count: int) -> DataFra
     return spark.createDataFrame(found, ", ".join(f"`{name}` {kind}" for name, kind in chosen.items())).coalesce(1)
 
 
+def random_headers(rng: random.Random) -> list[tuple[str, bytes | None]]:
+    names = ["", "a", "trace-id", "größe", "🍐"]
+    return [(rng.choice(names), rng.choice([None, b"", rng.randbytes(30)])) for _ in range(rng.randrange(1, 4))]
+
+
 def comparable(record: dict[str, Any], columns: list[str]) -> tuple[Any, ...]:
     """The parts that both paths share: not the partitions and times that are drawn."""
     fixed = record["key"] is not None
@@ -113,6 +121,7 @@ def comparable(record: dict[str, Any], columns: list[str]) -> tuple[Any, ...]:
         record["value"],
         record["timestamp"] if "timestamp" in columns and record["timestamp"] < NOW else None,
         record["partition"] if fixed else None,
+        record.get("headers") or None,
     )
 
 
@@ -148,8 +157,68 @@ def test_random_frames_have_the_same_rows(
         both(log, url, frame, topic)
         native, python = of_both(log, topic)
         assert summary(native, frame.columns) == summary(python, frame.columns)
-        assert rows(load(classic, url, topic)) == rows(load(classic, url, topic, nativeRead="false"))
+        of_java, of_python = (
+            load(classic, url, topic, nativeRead=way, includeHeaders=True) for way in ("true", "false")
+        )
+        assert rows(of_java) == rows(of_python)
     assert encoded() == large > 0
+    assert verify(log, deep=True) == []
+
+
+# Promise: spark-write.md#encoded-in-the-jvm
+@pytest.mark.usefixtures("few")
+def test_rows_that_name_their_topics_are_the_same(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int]
+) -> None:
+    """Each topic has its own codec, partitions and rules."""
+    rng = random.Random(3)
+    create(log, "a", 3, compression_type="lz4", message_timestamp_before_max_ms=str(2**62))
+    create(log, "b", 1, compression_zstd_level="9", message_timestamp_before_max_ms=str(2**62))
+    create(log, "unused", 5)
+    create(log, "c", 3, max_message_bytes="10000000", message_timestamp_before_max_ms=str(2**62))
+    topic = F.element_at(F.array(*map(F.lit, "abc")), F.pmod(F.hash("value"), F.lit(3)) + 1)
+    for partitioner in ("default", "round-robin"):
+        frame = random_frame(classic, rng, 300).drop("partition").withColumn("topic", topic)
+        append(frame, url, None, partitioner=partitioner)
+        named = frame.withColumn("topic", F.concat("topic", F.lit("-python")))
+        append(named, url, None, partitioner=partitioner, nativeRead="false")
+    for name in "abc":
+        native, python = of_both(log, name)
+        assert summary(native, []) == summary(python, []) != ({}, [])
+    assert encoded() == 2
+    assert verify(log, deep=True) == []
+
+
+NAMED = {"null": "InvalidRecord", "'typed'": "InvalidRecord", "'new'": ""}
+"""What a row may name as its topic, and the error."""
+
+
+# Promise: spark-write.md#encoded-in-the-jvm
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.usefixtures("few")
+def test_rows_for_topics_that_java_does_not_write(
+    classic: SparkSession, url: str, log: spark_log.Log, encoded: Callable[[], int], name: str
+) -> None:
+    """Python writes them with the rows that follow, or finds them bad."""
+    create(log, "t", 2)
+    log.create_topic(NewTopic("typed", 1, schema="a INT"))
+    said = []
+    for topic, native in (("t", "true"), ("t-python", "false")):
+        frame = classic.range(0, 300, 1, 1).selectExpr(
+            "'k' key", "string(id) value", f"if(id = 120, {name}, '{topic}') topic"
+        )
+        if NAMED[name]:
+            with pytest.raises(PySparkException) as error:
+                append(frame, url, None, nativeRead=native)
+            said.append(re.search(rf"{NAMED[name]}: (.*badRecords[^)]*\))", str(error.value))[1])  # type: ignore[index]
+        append(frame, url, None, nativeRead=native, badRecords=f"topic:dead-{native}")
+    assert len(set(said)) <= 1
+    native_rows, python_rows = of_both(log, "t")
+    assert [r["value"] for r in native_rows] == [r["value"] for r in python_rows]
+    assert len(native_rows) == 299 and encoded() == 0
+    dead = [log.read(f"dead-{native}").to_pylist() for native in ("true", "false")]
+    assert [r["value"] for r in dead[0]] == [r["value"] for r in dead[1]]
+    assert len(dead[0]) == bool(NAMED[name])
     assert verify(log, deep=True) == []
 
 
@@ -224,7 +293,11 @@ def test_other_partitioners(
 def rows_with(spark: SparkSession, bad: str, at: int = 120) -> DataFrame:
     """300 rows, of which one is another one."""
     frame = spark.range(0, 300, 1, 1).selectExpr(
-        "'k' key", "string(id) value", "timestamp_millis(1700000000000) timestamp", "0 partition"
+        "'k' key",
+        "string(id) value",
+        "timestamp_millis(1700000000000) timestamp",
+        "0 partition",
+        "array(struct('h' as key, binary(string(id)) as value)) headers",
     )
     name, other = bad.split("=", 1)
     return frame.withColumn(name, F.expr(f"if(value = '{at}', {other}, {name})"))
@@ -237,6 +310,8 @@ BAD = {
     "key=cast(null as string)": "InvalidRecord",
     "timestamp=timestamp_millis(0)": "InvalidTimestamp",
     "timestamp=now() + interval 3 days": "InvalidTimestamp",
+    "headers=array(struct(cast(binary(x'ff') as string) as key, binary('x') as value))": "InvalidRecord",
+    "headers=array_repeat(struct('h' as key, binary(repeat('x', 50)) as value), 15)": "MessageTooLarge",
 }
 RULES = {
     "max.message.bytes": "1000",
@@ -276,9 +351,8 @@ def test_bad_rows_become_dead_letters(
     for topic, native in (("t", "true"), ("t-python", "false")):
         append(rows_with(classic, bad), url, topic, nativeRead=native, badRecords=f"topic:dead-{native}")
     native_rows, python_rows = of_both(log, "t")
-    assert [(r["key"], r["value"], r["offset"]) for r in native_rows] == [
-        (r["key"], r["value"], r["offset"]) for r in python_rows
-    ]
+    of = ("key", "value", "offset", "headers")
+    assert [[r[name] for name in of] for r in native_rows] == [[r[name] for name in of] for r in python_rows]
     assert len(native_rows) == 299 and encoded() == 0
     one, other = (log.read(f"dead-{native}").to_pylist() for native in ("true", "false"))
     assert [(r["key"], r["value"]) for r in one] == [(r["key"], r["value"]) for r in other] != []
@@ -301,12 +375,10 @@ def test_what_is_left_to_python(
     log.create_topic(NewTopic("t", 1))
     log.create_topic(NewTopic("typed", 1, schema="a INT"))
     frame = classic.range(0, 5, 1, 1).selectExpr("string(id) value")
-    header = F.array(F.struct(F.lit("h").alias("key"), F.lit(b"x").alias("value")))
     append(frame, url, nativeRead="false")
     append(frame.limit(4), url)
     append(frame, url, compression="none")
-    append(frame.withColumn("topic", F.lit("t")), url, None)
-    append(frame.withColumn("headers", header), url)
+    append(frame.withColumn("topic", F.lit("t")), url, None, compression="none")
     append(frame, url, partitioner="tests.spark.test_spark_native_write:First")
     append(frame.selectExpr("int(value) a"), url, "typed")
     assert encoded() == 0
@@ -316,7 +388,7 @@ def test_what_is_left_to_python(
     assert encoded() == 0
     append(frame, url)
     assert encoded() == 1
-    assert (log.read("t").num_rows, log.read("typed").num_rows) == (39, 5)
+    assert (log.read("t").num_rows, log.read("typed").num_rows) == (34, 5)
 
 
 class First:
@@ -451,7 +523,7 @@ def handed_over(folder: Path, data: bytes, crc: int) -> pa.RecordBatch:
     path = folder / "rows"
     path.write_bytes(data)
     name = str(path).encode()
-    listed = struct.pack("<iiqqqqq", 0, 3, 0, len(data), crc, 1, 3)
+    listed = struct.pack("<iiiiqqqqq", 0, 0, 3, 0, 1, 3, 0, len(data), crc)
     assert len(listed) == BATCHES.itemsize
     head = HEAD.pack(3, ROW, len(name)) + name + listed
     return pa.record_batch({"value": pa.array([b"left"]), ENCODED: pa.array([head])})
@@ -470,9 +542,9 @@ def test_python_takes_what_is_encoded(log: spark_log.Log, tmp_path: Path) -> Non
     log.create_topic(NewTopic("t", 1))
     spec, data = topic_spec(log.journal.state, "t"), message()
     uploader = Uploader(MemoryStore("objects"), 1, random.Random(1))
-    rest = take_encoded(handed_over(tmp_path, data, crc32c(data)), spec, uploader)
+    rest = take_encoded(handed_over(tmp_path, data, crc32c(data)), [spec], uploader)
     assert rest.rows.to_pydict() == {"value": [b"left"]} and rest.encoded == 3
-    again = take_encoded(pa.record_batch({"value": [b"x"], ENCODED: pa.nulls(1, pa.binary())}), spec, uploader)
+    again = take_encoded(pa.record_batch({"value": [b"x"], ENCODED: pa.nulls(1, pa.binary())}), [spec], uploader)
     assert again.rows.num_rows == 1 and again.encoded == 0
 
 
@@ -484,7 +556,7 @@ def test_a_file_that_is_not_as_written_is_an_error(log: spark_log.Log, tmp_path:
     if fault == "gone":
         (tmp_path / "rows").unlink()
     with pytest.raises(StorageError, match="other bytes than Spark wrote" if fault == "changed" else "cannot be read"):
-        take_encoded(batch, topic_spec(log.journal.state, "t"), Uploader(MemoryStore("objects"), 1, random.Random(1)))
+        take_encoded(batch, [topic_spec(log.journal.state, "t")], Uploader(MemoryStore("objects"), 1, random.Random(1)))
 
 
 def test_times_are_checked_by_the_present(classic: SparkSession, url: str, log: spark_log.Log) -> None:

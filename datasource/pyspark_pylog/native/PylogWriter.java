@@ -19,8 +19,10 @@ import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.nio.file.attribute.FileAttribute;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
@@ -41,6 +43,8 @@ import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeArrayData;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.BatchWrite;
@@ -105,6 +109,7 @@ public final class PylogWriter implements PylogSource.NativeWriter {
     boolean known =
         python instanceof PythonBatchWriterFactory
             && ByteOrder.nativeOrder() == ByteOrder.LITTLE_ENDIAN
+            && Platform.unaligned()
             && !conf().getBoolean("spark.io.encryption.enabled", false);
     if (!known) {
       return python;
@@ -312,18 +317,8 @@ final class WriteRules implements Serializable {
   static final int LZ4 = 2;
   static final int MURMUR2 = 0;
   static final int STICKY = 1;
-  final int codec;
-  final int level;
-  final int partitions;
-
-  /** Raw bytes of a record. */
-  final int recordMax;
-
-  final boolean compacted;
   final int partitioner;
   final int stickyBytes;
-  final long beforeMaxMs;
-  final long afterMaxMs;
   final int batchRows;
   final int batchBytes;
 
@@ -339,6 +334,13 @@ final class WriteRules implements Serializable {
   /** Of an executor, as the settings say; otherwise 0. */
   final int cores;
 
+  final TopicRules[] topics;
+
+  /** Partitions of all topics, which follow one another. */
+  final int destinations;
+
+  final StructType frame;
+
   /** The written columns. */
   final StructType columns;
 
@@ -351,6 +353,11 @@ final class WriteRules implements Serializable {
   final int value;
   final int timestamp;
   final int partition;
+  final int headers;
+
+  /** Of a column with the topic of each row. */
+  final int topic;
+
   final boolean isKeyText;
   final boolean isValueText;
   final boolean hasMillis;
@@ -365,7 +372,7 @@ final class WriteRules implements Serializable {
       boolean isMark = Arrays.equals(function, at, at + MARK.length, MARK, 0, MARK.length);
       byte[] joined = isMark ? checked(function, at + MARK.length) : null;
       if (joined != null) {
-        return of(PylogReader.split(joined), frame);
+        return new WriteRules(PylogReader.split(joined), frame);
       }
     }
     return null;
@@ -386,32 +393,28 @@ final class WriteRules implements Serializable {
     return crc.getValue() == expected ? joined : null;
   }
 
-  private static WriteRules of(List<byte[]> parts, StructType frame) throws IOException {
-    StructField[] written = new StructField[parts.size() - 1];
+  /** The first part has the rules of all rows; columns and topics follow. */
+  private WriteRules(List<byte[]> parts, StructType frame) throws IOException {
+    DataInputStream numbers = numbers(parts, 0);
+    partitioner = numbers.readInt();
+    stickyBytes = numbers.readInt();
+    batchRows = numbers.readInt();
+    batchBytes = numbers.readInt();
+    heldBytes = numbers.readInt();
+    StructField[] written = new StructField[numbers.readInt()];
     for (int i = 0; i < written.length; i++) {
       String name = new String((byte[]) parts.get(i + 1), StandardCharsets.UTF_8);
       written[i] = frame.fields()[frame.fieldIndex(name)];
     }
-    byte[] numbers = (byte[]) parts.get(0);
-    return new WriteRules(
-        new DataInputStream(new ByteArrayInputStream(numbers)), new StructType(written), frame);
-  }
-
-  private WriteRules(DataInputStream numbers, StructType columns, StructType frame)
-      throws IOException {
-    this.columns = columns;
-    codec = numbers.readInt();
-    level = numbers.readInt();
-    partitions = numbers.readInt();
-    recordMax = numbers.readInt();
-    compacted = numbers.readInt() != 0;
-    partitioner = numbers.readInt();
-    stickyBytes = numbers.readInt();
-    beforeMaxMs = numbers.readLong();
-    afterMaxMs = numbers.readLong();
-    batchRows = numbers.readInt();
-    batchBytes = numbers.readInt();
-    heldBytes = numbers.readInt();
+    columns = new StructType(written);
+    this.frame = frame;
+    topics = new TopicRules[parts.size() - 1 - written.length];
+    int sum = 0;
+    for (int i = 0; i < topics.length; i++) {
+      topics[i] = new TopicRules(numbers(parts, 1 + written.length + i), sum);
+      sum += topics[i].partitions;
+    }
+    destinations = sum;
     int sent = SQLConf.get().arrowMaxRecordsPerBatch();
     checkedRows = sent > 0 ? Math.min(sent, 1 << 16) : 1 << 16;
     String temporary = System.getProperty("java.io.tmpdir");
@@ -427,9 +430,15 @@ final class WriteRules implements Serializable {
     value = index("value", frame);
     timestamp = index("timestamp", frame);
     partition = index("partition", frame);
+    headers = index("headers", frame);
+    topic = index("topic", frame);
     isKeyText = key >= 0 && !(frame.fields()[key].dataType() instanceof BinaryType);
     isValueText = !(frame.fields()[value].dataType() instanceof BinaryType);
     hasMillis = timestamp >= 0 && frame.fields()[timestamp].dataType() instanceof LongType;
+  }
+
+  private static DataInputStream numbers(List<byte[]> parts, int part) {
+    return new DataInputStream(new ByteArrayInputStream((byte[]) parts.get(part)));
   }
 
   private int index(String name, StructType frame) {
@@ -448,14 +457,57 @@ final class WriteRules implements Serializable {
   }
 }
 
-/** Rows in one array, each with a number: bytes of a key are followed by those of the value. */
+/** What a topic takes. */
+final class TopicRules implements Serializable {
+  private static final long serialVersionUID = 1L;
+  final int codec;
+  final int level;
+  final int partitions;
+
+  /** Raw bytes of a record. */
+  final int recordMax;
+
+  final boolean compacted;
+  final long beforeMaxMs;
+  final long afterMaxMs;
+  final String name;
+
+  /** The number of its partition 0 among those of all topics. */
+  final int first;
+
+  TopicRules(DataInputStream in, int first) throws IOException {
+    codec = in.readInt();
+    level = in.readInt();
+    partitions = in.readInt();
+    recordMax = in.readInt();
+    compacted = in.readInt() != 0;
+    beforeMaxMs = in.readLong();
+    afterMaxMs = in.readLong();
+    byte[] text = new byte[in.available()];
+    in.readFully(text);
+    name = new String(text, StandardCharsets.UTF_8);
+    this.first = first;
+  }
+}
+
+/** Rows in one array, each with a number: the bytes of its key, its value and its headers. */
 final class Records {
   /** Raw bytes of a record beside key and value. */
   static final int OVERHEAD = 16;
 
   static final long NO_TIME = Long.MIN_VALUE;
   static final int NO_PARTITION = Integer.MIN_VALUE;
+  private static final long BASE = (long) Platform.BYTE_ARRAY_OFFSET;
   private final WriteRules rules;
+
+  /** Null until there is a row in another form. */
+  private UnsafeProjection unsafe;
+
+  /** Null until a row names its topic. */
+  private Map<UTF8String, Integer> topicNumbers;
+
+  private UTF8String[] names;
+  private int lastTopic;
   int count;
   int end;
   byte[] data = new byte[1 << 16];
@@ -466,9 +518,13 @@ final class Records {
 
   int[] values = new int[1 << 10];
 
+  /** Lengths of the headers, which are an array of Spark. */
+  int[] headers = new int[1 << 10];
+
   /** Microseconds. */
   long[] times = new long[1 << 10];
 
+  int[] topics = new int[1 << 10];
   int[] partitions = new int[1 << 10];
 
   Records(WriteRules rules) {
@@ -476,7 +532,9 @@ final class Records {
   }
 
   /** Adds a row; false if it is left to Python. */
-  boolean add(InternalRow row) {
+  boolean add(InternalRow any) {
+    UnsafeRow row = any instanceof UnsafeRow ? (UnsafeRow) any : unsafe(any);
+    int topic = rules.topic < 0 ? 0 : topic(row);
     long time = NO_TIME;
     int partition = NO_PARTITION;
     if (rules.timestamp >= 0 && !row.isNullAt(rules.timestamp)) {
@@ -493,23 +551,69 @@ final class Records {
         return false;
       }
     }
-    return row instanceof UnsafeRow
-        ? addUnsafe((UnsafeRow) row, time, partition)
-        : addAny(row, time, partition);
-  }
-
-  private boolean addUnsafe(UnsafeRow row, long time, int partition) {
     boolean hasKey = rules.key >= 0 && !row.isNullAt(rules.key);
     boolean hasValue = !row.isNullAt(rules.value);
+    boolean hasHeaders = rules.headers >= 0 && !row.isNullAt(rules.headers);
     long key = hasKey ? row.getLong(rules.key) : 0;
     long value = hasValue ? row.getLong(rules.value) : 0;
-    if (!fits((int) key, (int) value)) {
+    UnsafeArrayData array = hasHeaders ? row.getArray(rules.headers) : null;
+    int arrayBytes = hasHeaders ? array.getSizeInBytes() : 0;
+    long size = (long) (int) key + (int) value + OVERHEAD + (hasHeaders ? size(array) : 0);
+    if (topic < 0 || size > rules.topics[topic].recordMax) {
       return false;
     }
+    makeRoom((int) key + (int) value + arrayBytes);
     copy(row, key, end);
     copy(row, value, end + (int) key);
-    added(hasKey ? (int) key : -1, hasValue ? (int) value : -1, time, partition);
+    if (hasHeaders) {
+      array.writeToMemory(data, BASE + end + (int) key + (int) value);
+    }
+    topics[count] = topic;
+    times[count] = time;
+    partitions[count] = partition;
+    added(hasKey ? (int) key : -1, hasValue ? (int) value : -1, hasHeaders ? arrayBytes : -1);
     return true;
+  }
+
+  private UnsafeRow unsafe(InternalRow row) {
+    if (unsafe == null) {
+      unsafe = UnsafeProjection.create(rules.frame);
+    }
+    return unsafe.apply(row);
+  }
+
+  /** The number of the topic of a row; -1 if Java has no rules for it. */
+  private int topic(UnsafeRow row) {
+    if (topicNumbers == null) {
+      topicNumbers = new HashMap<UTF8String, Integer>();
+      names = new UTF8String[rules.topics.length];
+      for (int i = 0; i < names.length; i++) {
+        names[i] = UTF8String.fromString(rules.topics[i].name);
+        topicNumbers.put(names[i], Integer.valueOf(i));
+      }
+    }
+    UTF8String name = row.getUTF8String(rules.topic);
+    if (!names[lastTopic].equals(name)) {
+      Integer found = name == null ? null : (Integer) topicNumbers.get(name);
+      if (found == null) {
+        return -1;
+      }
+      lastTopic = found.intValue();
+    }
+    return lastTopic;
+  }
+
+  /** Raw bytes of headers; more than any record has if one of them is left to Python. */
+  private static long size(UnsafeArrayData headers) {
+    long size = 0;
+    for (int i = 0; i < headers.numElements(); i++) {
+      UnsafeRow header = headers.isNullAt(i) ? null : headers.getStruct(i, 2);
+      if (header == null || header.isNullAt(0) || !header.getUTF8String(0).isValid()) {
+        return Integer.MAX_VALUE;
+      }
+      size += (int) header.getLong(0) + (int) header.getLong(1) + OVERHEAD;
+    }
+    return size;
   }
 
   /** Copies a field, which a row has as its place and its length. */
@@ -524,70 +628,65 @@ final class Records {
     }
   }
 
-  private boolean addAny(InternalRow row, long time, int partition) {
-    byte[] key = rules.key < 0 ? null : bytes(row, rules.key, rules.isKeyText);
-    byte[] value = bytes(row, rules.value, rules.isValueText);
-    int keyBytes = key == null ? 0 : key.length;
-    int valueBytes = value == null ? 0 : value.length;
-    if (!fits(keyBytes, valueBytes)) {
-      return false;
-    }
-    if (key != null) {
-      System.arraycopy(key, 0, data, end, keyBytes);
-    }
-    if (value != null) {
-      System.arraycopy(value, 0, data, end + keyBytes, valueBytes);
-    }
-    added(key == null ? -1 : keyBytes, value == null ? -1 : valueBytes, time, partition);
-    return true;
-  }
-
-  private static byte[] bytes(InternalRow row, int column, boolean isText) {
-    if (row.isNullAt(column)) {
-      return null;
-    }
-    return isText ? row.getUTF8String(column).getBytes() : row.getBinary(column);
-  }
-
   /** Copies a record of others. */
   void add(Records from, int row) {
     int size = from.bytes(row);
-    fits(size, 0);
+    makeRoom(size);
     System.arraycopy(from.data, from.starts[row], data, end, size);
-    added(from.keys[row], from.values[row], from.times[row], from.partitions[row]);
+    topics[count] = from.topics[row];
+    times[count] = from.times[row];
+    partitions[count] = from.partitions[row];
+    added(from.keys[row], from.values[row], from.headers[row]);
   }
 
-  /** Makes room for a record; false if it is too large. */
-  private boolean fits(int key, int value) {
-    if ((long) key + value + OVERHEAD > rules.recordMax) {
-      return false;
-    }
-    if (end + key + value > data.length) {
-      data = Arrays.copyOf(data, Math.max(2 * data.length, end + key + value));
+  /** Makes room for a record of so many bytes. */
+  private void makeRoom(int size) {
+    if (end + size > data.length) {
+      data = Arrays.copyOf(data, Math.max(2 * data.length, end + size));
     }
     if (count == starts.length) {
       starts = Arrays.copyOf(starts, 2 * count);
       keys = Arrays.copyOf(keys, 2 * count);
       values = Arrays.copyOf(values, 2 * count);
+      headers = Arrays.copyOf(headers, 2 * count);
       times = Arrays.copyOf(times, 2 * count);
+      topics = Arrays.copyOf(topics, 2 * count);
       partitions = Arrays.copyOf(partitions, 2 * count);
     }
-    return true;
   }
 
-  private void added(int key, int value, long time, int partition) {
+  private void added(int key, int value, int array) {
     starts[count] = end;
     keys[count] = key;
     values[count] = value;
-    times[count] = time;
-    partitions[count] = partition;
-    end += Math.max(key, 0) + Math.max(value, 0);
+    headers[count] = array;
+    end += bytes(count);
     count++;
   }
 
   /** Bytes of key and value. */
-  int bytes(int row) {
+  int payload(int row) {
     return Math.max(keys[row], 0) + Math.max(values[row], 0);
+  }
+
+  /** Bytes of a record, with its headers as Spark has them. */
+  int bytes(int row) {
+    return payload(row) + Math.max(headers[row], 0);
+  }
+
+  /** The headers of a record, which this object has; null if there are none. */
+  UnsafeArrayData headers(int row) {
+    if (headers[row] < 0) {
+      return null;
+    }
+    UnsafeArrayData found = new UnsafeArrayData();
+    found.pointTo(data, BASE + starts[row] + payload(row), headers[row]);
+    return found;
+  }
+
+  /** The number of the partition of a record among those of all topics. */
+  int destination(int row) {
+    return rules.topics[topics[row]].first + partitions[row];
   }
 
   long size() {
@@ -596,11 +695,12 @@ final class Records {
 
   /** Whether the topic takes a record, which has a size that it takes. */
   boolean isGood(int row, long nowMs) {
+    TopicRules topic = rules.topics[topics[row]];
     long ms = times[row] == NO_TIME ? nowMs : Math.floorDiv(times[row], 1000L);
-    return nowMs - ms <= rules.beforeMaxMs
-        && ms - nowMs <= rules.afterMaxMs
-        && (keys[row] >= 0 || !rules.compacted)
-        && partitions[row] < rules.partitions;
+    return nowMs - ms <= topic.beforeMaxMs
+        && ms - nowMs <= topic.afterMaxMs
+        && (keys[row] >= 0 || !topic.compacted)
+        && partitions[row] < topic.partitions;
   }
 
   /** The row as Python gets it. */
@@ -615,6 +715,10 @@ final class Records {
       } else if (names[i].equals("timestamp")) {
         long time = rules.hasMillis ? times[row] / 1000 : times[row];
         found[i] = times[row] == NO_TIME ? null : Long.valueOf(time);
+      } else if (names[i].equals("headers")) {
+        found[i] = headers(row);
+      } else if (names[i].equals("topic")) {
+        found[i] = UTF8String.fromString(rules.topics[topics[row]].name);
       } else {
         int number = partitions[row];
         found[i] = number == NO_PARTITION ? null : Integer.valueOf(number);
@@ -632,38 +736,40 @@ final class Records {
   }
 }
 
-/** Chooses partitions as Kafka does: by the hash of a key, or some records in a row to one. */
+/** Chooses partitions of a topic as Kafka does: by the hash of a key, or some in a row to one. */
 final class Partitioner {
   private static final int M = 0x5bd1e995;
   private final WriteRules rules;
+  private final int partitions;
   private final Random random = new Random();
   private int current = -1;
   private long produced;
   private int next;
 
-  Partitioner(WriteRules rules) {
+  Partitioner(WriteRules rules, int partitions) {
     this.rules = rules;
+    this.partitions = partitions;
   }
 
   int partition(Records records, int row) {
     int key = records.keys[row];
     if (rules.partitioner != WriteRules.MURMUR2 && rules.partitioner != WriteRules.STICKY) {
       int chosen = next;
-      next = (next + 1) % rules.partitions;
+      next = (next + 1) % partitions;
       return chosen;
     }
-    if (rules.partitions == 1) {
+    if (partitions == 1) {
       return 0;
     }
     return rules.partitioner == WriteRules.MURMUR2 && key >= 0
-        ? (murmur2(records.data, records.starts[row], key) & 0x7fffffff) % rules.partitions
-        : sticky(Math.max(records.bytes(row), 1));
+        ? (murmur2(records.data, records.starts[row], key) & 0x7fffffff) % partitions
+        : sticky(Math.max(records.payload(row), 1));
   }
 
   /** The record that reaches the limit is the last one for the current partition. */
   private int sticky(int bytes) {
     if (current < 0) {
-      current = random.nextInt(rules.partitions);
+      current = random.nextInt(partitions);
       produced = 0;
     }
     int chosen = current;
@@ -713,7 +819,10 @@ final class TaskRows {
   private static final AtomicInteger RUNNING = new AtomicInteger();
 
   private final WriteRules rules;
-  private final Partitioner partitioner;
+
+  /** By topic; null for one that has no rows yet. */
+  private final Partitioner[] partitioners;
+
   private final BatchEncoder encoder;
   private Records records;
 
@@ -729,8 +838,6 @@ final class TaskRows {
   /** Rows of the task before it. */
   private long before;
 
-  private boolean isKeyless;
-
   /** Raw bytes of rows that wait to be sorted. */
   private final long heldBytes;
 
@@ -738,10 +845,10 @@ final class TaskRows {
     this.rules = rules;
     this.encoder = encoder;
     this.heldBytes = heldBytes;
-    partitioner = new Partitioner(rules);
+    partitioners = new Partitioner[rules.topics.length];
     records = new Records(rules);
     spare = new Records(rules);
-    counts = new int[rules.partitions];
+    counts = new int[rules.destinations];
   }
 
   /**
@@ -750,7 +857,7 @@ final class TaskRows {
    */
   static TaskRows of(WriteRules rules) {
     long held = Math.min(rules.heldBytes, heap(rules));
-    long least = Math.max(HELD_LEAST, (long) PARTITION_LEAST * rules.partitions);
+    long least = Math.max(HELD_LEAST, (long) PARTITION_LEAST * rules.destinations);
     BatchEncoder encoder = null;
     try {
       if (held >= Math.min(rules.heldBytes, least) && TaskContext.get().attemptNumber() == 0) {
@@ -796,7 +903,7 @@ final class TaskRows {
   }
 
   private RestRows unencoded(Records records, InternalRow row, Iterator<Object> rows) {
-    return new RestRows(rules, RestRows.head(0, false, "", new byte[0]), records, row, rows);
+    return new RestRows(rules, RestRows.head(0, "", new byte[0]), records, row, rows);
   }
 
   private RestRows left(InternalRow row, Iterator<Object> rows) throws IOException {
@@ -813,7 +920,7 @@ final class TaskRows {
     for (int i = 0; i < unchecked.count; i++) {
       records.add(unchecked, i);
     }
-    byte[] head = RestRows.head(before, isKeyless, encoder.finish(), encoder.batches());
+    byte[] head = RestRows.head(before, encoder.finish(), encoder.batches());
     return new RestRows(rules, head, records, row, rows);
   }
 
@@ -833,10 +940,9 @@ final class TaskRows {
         records.times[i] = nowMs * 1000;
       }
       if (records.partitions[i] == Records.NO_PARTITION) {
-        records.partitions[i] = partitioner.partition(records, i);
+        records.partitions[i] = partitioner(records.topics[i]).partition(records, i);
       }
-      isKeyless |= records.keys[i] < 0;
-      if (counts[records.partitions[i]]++ == 0) {
+      if (counts[records.destination(i)]++ == 0) {
         occupied++;
       }
     }
@@ -846,6 +952,13 @@ final class TaskRows {
       encode(false);
     }
     return !encoder.isFull;
+  }
+
+  private Partitioner partitioner(int topic) {
+    if (partitioners[topic] == null) {
+      partitioners[topic] = new Partitioner(rules, rules.topics[topic].partitions);
+    }
+    return partitioners[topic];
   }
 
   /** Rows of a full batch: slightly fewer than fit on average, because sizes vary. */
@@ -859,7 +972,7 @@ final class TaskRows {
    * much memory, until they have half of it; or all.
    */
   private void encode(boolean all) {
-    int[] ends = new int[rules.partitions];
+    int[] ends = new int[rules.destinations];
     int sum = 0;
     for (int p = 0; p < ends.length; p++) {
       ends[p] = sum;
@@ -867,13 +980,13 @@ final class TaskRows {
     }
     int[] order = new int[records.count];
     for (int i = 0; i < order.length; i++) {
-      order[ends[records.partitions[i]]++] = i;
+      order[ends[records.destination(i)]++] = i;
     }
     int[] starts = new int[ends.length];
     long[] sizes = new long[ends.length]; // with the partition in the lower bits
     long left = 0;
     for (int p = 0; p < ends.length; p++) {
-      starts[p] = encodeFull(p, order, ends[p] - counts[p], ends[p], all);
+      starts[p] = encodeFull(order, ends[p] - counts[p], ends[p], all);
       long size = 0;
       for (int i = starts[p]; i < ends[p]; i++) {
         size += records.bytes(order[i]) + Records.OVERHEAD;
@@ -885,14 +998,14 @@ final class TaskRows {
     Arrays.sort(sizes);
     for (int i = sizes.length - 1; left > most; i--) {
       int p = (int) (sizes[i] & Integer.MAX_VALUE);
-      starts[p] = encodeFull(p, order, starts[p], ends[p], true);
+      starts[p] = encodeFull(order, starts[p], ends[p], true);
       left -= sizes[i] >> 31;
     }
     keep(order, starts, ends);
   }
 
   /** Encodes records of a partition in order; returns the index of the first one that stays. */
-  private int encodeFull(int partition, int[] order, int start, int end, boolean all) {
+  private int encodeFull(int[] order, int start, int end, boolean all) {
     int at = start;
     while (at < end) {
       int stop = at;
@@ -907,7 +1020,7 @@ final class TaskRows {
       }
       boolean half = 2 * (stop - at) >= rules.batchRows || 2 * size >= rules.batchBytes;
       boolean waits = !all && !half && stop == end;
-      if (waits || !encoder.encode(records, partition, order, at, stop)) {
+      if (waits || !encoder.encode(records, order, at, stop)) {
         break;
       }
       at = stop;
@@ -947,9 +1060,25 @@ final class BatchEncoder {
   /** The buffers of key, value and timestamp. */
   private static final int BUFFERS = 8;
 
+  /** With those of headers. */
+  private static final int ALL_BUFFERS = 17;
+
+  /** Of a batch: it has headers; some of its records have no key. */
+  private static final int HEADERS = 1;
+
+  private static final int KEYLESS = 2;
+
+  /** Bytes of what Python learns about a batch. */
+  private static final int ENTRY = 56;
+
   private final WriteRules rules;
-  private final ZstdCompressCtx zstd;
-  private final Lz4Frame lz4;
+  private final ZstdCompressCtx zstd = new ZstdCompressCtx();
+
+  /** Compresses the batch if it is not null; otherwise {@code zstd} does. */
+  private Lz4Frame lz4;
+
+  /** Since the first batch with headers. Python adds the column to those before it. */
+  private boolean hasHeaders;
 
   /** Null until there is a batch. */
   private File file;
@@ -965,18 +1094,13 @@ final class BatchEncoder {
   /** The buffers of a batch, and their ends. */
   private byte[] raw = new byte[1 << 16];
 
-  private final int[] ends = new int[BUFFERS];
+  private final int[] ends = new int[ALL_BUFFERS];
 
   /** The body of a message. */
   private byte[] body = new byte[1 << 16];
 
   BatchEncoder(WriteRules rules) {
     this.rules = rules;
-    zstd = rules.codec == WriteRules.ZSTD ? new ZstdCompressCtx() : null;
-    lz4 = rules.codec == WriteRules.LZ4 ? new Lz4Frame(rules.level) : null;
-    if (zstd != null) {
-      zstd.setLevel(rules.level);
-    }
   }
 
   @SuppressWarnings("rawtypes")
@@ -990,10 +1114,10 @@ final class BatchEncoder {
   }
 
   /**
-   * Encodes records of a partition: those whose numbers are in a part of an array. False, and
+   * Encodes records of one partition: those whose numbers are in a part of an array. False, and
    * nothing is encoded, if the file has no room.
    */
-  boolean encode(Records records, int partition, int[] order, int start, int end) {
+  boolean encode(Records records, int[] order, int start, int end) {
     if (isFull) {
       return false;
     }
@@ -1012,7 +1136,27 @@ final class BatchEncoder {
       most = Math.max(most, time);
     }
     ends[7] = at;
-    return write(partition, rows, new int[] {keyNulls, valueNulls, 0}, least, most);
+    for (int i = start; rules.headers >= 0 && !hasHeaders && i < end; i++) {
+      UnsafeArrayData headers = records.headers(order[i]);
+      hasHeaders = headers != null && headers.numElements() > 0;
+    }
+    int[] nodes = {rows, keyNulls, rows, valueNulls, rows, 0};
+    if (hasHeaders) {
+      nodes = layHeaders(nodes, records, order, start, end);
+    }
+    int topic = records.topics[order[start]];
+    if (batches.remaining() < ENTRY) {
+      batches = little(2 * batches.capacity()).put((ByteBuffer) batches.flip());
+    }
+    int entry = batches.position();
+    batches.putInt(topic).putInt(records.partitions[order[start]]).putInt(rows);
+    batches.putInt((hasHeaders ? HEADERS : 0) | (keyNulls > 0 ? KEYLESS : 0));
+    batches.putLong(least).putLong(most);
+    if (!write(rules.topics[topic], nodes)) {
+      batches.position(entry);
+      return false;
+    }
+    return true;
   }
 
   /** Makes a buffer of that many bytes, and returns where the next one starts. */
@@ -1057,18 +1201,93 @@ final class BatchEncoder {
       }
       int number = i - start;
       if (nulls > 0 && length >= 0) {
-        raw[bits + (number >> 3)] |= (byte) (1 << (number & 7));
+        set(bits, number);
       }
       Platform.putInt(raw, BASE + offsets + 4L * (number + 1), at);
     }
     return nulls;
   }
 
+  private void set(int bits, int number) {
+    raw[bits + (number >> 3)] |= (byte) (1 << (number & 7));
+  }
+
+  /** The buffers of headers: lists of structs of a key and a value. Returns all nodes. */
+  private int[] layHeaders(int[] before, Records records, int[] order, int start, int end) {
+    int rows = end - start;
+    int nulls = 0;
+    int count = 0;
+    int valueNulls = 0;
+    int keyBytes = 0;
+    int valueBytes = 0;
+    for (int i = start; i < end; i++) {
+      UnsafeArrayData headers = records.headers(order[i]);
+      nulls += headers == null ? 1 : 0;
+      for (int j = 0; headers != null && j < headers.numElements(); j++) {
+        UnsafeRow header = headers.getStruct(j, 2);
+        count++;
+        keyBytes += (int) header.getLong(0);
+        valueBytes += (int) header.getLong(1);
+        valueNulls += header.isNullAt(1) ? 1 : 0;
+      }
+    }
+    int bits = ends[7];
+    int lists = begin(8, nulls == 0 ? 0 : (rows + 7) / 8);
+    begin(9, 4 * (rows + 1));
+    begin(10, 0);
+    int keyEnds = begin(11, 0);
+    int keys = begin(12, 4 * (count + 1));
+    int valueBits = begin(13, keyBytes);
+    int valueEnds = begin(14, valueNulls == 0 ? 0 : (count + 7) / 8);
+    int values = begin(15, 4 * (count + 1));
+    begin(16, valueBytes);
+    Arrays.fill(raw, bits, lists + 4, (byte) 0);
+    Arrays.fill(raw, keyEnds, keyEnds + 4, (byte) 0);
+    Arrays.fill(raw, valueBits, valueEnds + 4, (byte) 0);
+    int number = 0;
+    int keyAt = keys;
+    int valueAt = values;
+    for (int i = start; i < end; i++) {
+      UnsafeArrayData headers = records.headers(order[i]);
+      if (nulls > 0 && headers != null) {
+        set(bits, i - start);
+      }
+      for (int j = 0; headers != null && j < headers.numElements(); j++) {
+        UnsafeRow header = headers.getStruct(j, 2);
+        keyAt = copy(header, 0, keyAt);
+        valueAt = copy(header, 1, valueAt);
+        if (valueNulls > 0 && !header.isNullAt(1)) {
+          set(valueBits, number);
+        }
+        number++;
+        Platform.putInt(raw, BASE + keyEnds + 4L * number, keyAt - keys);
+        Platform.putInt(raw, BASE + valueEnds + 4L * number, valueAt - values);
+      }
+      Platform.putInt(raw, BASE + lists + 4L * (i - start + 1), number);
+    }
+    int[] nodes = Arrays.copyOf(before, before.length + 8);
+    int[] more = {rows, nulls, count, 0, count, 0, count, valueNulls};
+    System.arraycopy(more, 0, nodes, before.length, more.length);
+    return nodes;
+  }
+
+  /** Copies a field, and returns its end. */
+  private int copy(UnsafeRow row, int field, int to) {
+    long found = row.getLong(field);
+    long from = row.getBaseOffset() + (found >>> 32);
+    Platform.copyMemory(row.getBaseObject(), from, raw, BASE + to, (int) found);
+    return to + (int) found;
+  }
+
   /** Writes the message of the buffers, and notes it; false if that fails. */
-  private boolean write(int partition, int rows, int[] nulls, long least, long most) {
-    int[] lengths = new int[BUFFERS];
+  private boolean write(TopicRules topic, int[] nodes) {
+    lz4 = topic.codec == WriteRules.LZ4 ? new Lz4Frame(topic.level) : null;
+    if (lz4 == null) {
+      zstd.setLevel(topic.level);
+    }
+    int[] lengths = new int[hasHeaders ? ALL_BUFFERS : BUFFERS];
     int size = fill(lengths);
-    byte[] head = head(rows, nulls, lengths, size, rules.codec);
+    byte[] head = head(nodes, lengths, size, topic.codec);
     CRC32C crc = new CRC32C();
     crc.update(head, 0, head.length);
     crc.update(body, 0, size);
@@ -1084,11 +1303,7 @@ final class BatchEncoder {
           "Python writes the other rows of this task: {}: {}", file, error.toString());
       return false;
     }
-    if (batches.remaining() < 48) {
-      batches = little(2 * batches.capacity()).put((ByteBuffer) batches.flip());
-    }
-    batches.putInt(partition).putInt(rows).putLong(position).putLong(head.length + size);
-    batches.putLong(crc.getValue()).putLong(least).putLong(most);
+    batches.putLong(position).putLong(head.length + size).putLong(crc.getValue());
     position += head.length + size;
     return true;
   }
@@ -1096,7 +1311,7 @@ final class BatchEncoder {
   /** Fills the body, and tells the lengths of its buffers; returns its size. */
   private int fill(int[] lengths) {
     int at = 0;
-    for (int i = 0; i < BUFFERS; i++) {
+    for (int i = 0; i < lengths.length; i++) {
       int start = i == 0 ? 0 : ends[i - 1];
       int length = ends[i] - start;
       int most = at + 24 + bound(length);
@@ -1132,16 +1347,16 @@ final class BatchEncoder {
   }
 
   /** The head of a message: mark, length, and metadata. */
-  private static byte[] head(int rows, int[] nulls, int[] lengths, int size, int codec) {
+  private static byte[] head(int[] counts, int[] lengths, int size, int codec) {
     FlatBufferBuilder builder = new FlatBufferBuilder(512);
-    RecordBatch.startNodesVector(builder, nulls.length);
-    for (int i = nulls.length - 1; i >= 0; i--) {
-      FieldNode.createFieldNode(builder, rows, nulls[i]);
+    RecordBatch.startNodesVector(builder, counts.length / 2);
+    for (int i = counts.length - 2; i >= 0; i -= 2) {
+      FieldNode.createFieldNode(builder, counts[i], counts[i + 1]);
     }
     int nodes = builder.endVector();
     int at = size;
-    RecordBatch.startBuffersVector(builder, BUFFERS);
-    for (int i = BUFFERS - 1; i >= 0; i--) {
+    RecordBatch.startBuffersVector(builder, lengths.length);
+    for (int i = lengths.length - 1; i >= 0; i--) {
       at -= padded(lengths[i]);
       Buffer.createBuffer(builder, at, lengths[i]);
     }
@@ -1150,7 +1365,7 @@ final class BatchEncoder {
     int compression =
         BodyCompression.createBodyCompression(builder, type, BodyCompressionMethod.BUFFER);
     RecordBatch.startRecordBatch(builder);
-    RecordBatch.addLength(builder, rows);
+    RecordBatch.addLength(builder, counts[0]);
     RecordBatch.addNodes(builder, nodes);
     RecordBatch.addBuffers(builder, buffers);
     RecordBatch.addCompression(builder, compression);
@@ -1189,9 +1404,7 @@ final class BatchEncoder {
   }
 
   void close() {
-    if (zstd != null) {
-      zstd.close();
-    }
+    zstd.close();
     if (out == null) {
       return;
     }
@@ -1252,8 +1465,7 @@ final class Lz4Frame {
 /** The rows that Python gets. The first of them has what is encoded; it may be nothing else. */
 final class RestRows implements Iterator<Object> {
   private static final int FLAGS = 8;
-  private static final int KEYLESS = 1;
-  private static final int ROW = 2;
+  private static final int ROW = 1;
   private final WriteRules rules;
   private final byte[] head;
   private final Records records;
@@ -1271,14 +1483,11 @@ final class RestRows implements Iterator<Object> {
     this.rest = rest;
   }
 
-  /**
-   * What is encoded: the number of rows, whether one of them has no key, and the file with its
-   * batches.
-   */
-  static byte[] head(long before, boolean isKeyless, String file, byte[] batches) {
+  /** What is encoded: the number of rows, a flag, and the file with its batches. */
+  static byte[] head(long before, String file, byte[] batches) {
     byte[] path = file.getBytes(StandardCharsets.UTF_8);
     ByteBuffer all = BatchEncoder.little(FLAGS + 5 + path.length + batches.length);
-    all.putLong(before).put((byte) (isKeyless ? KEYLESS : 0));
+    all.putLong(before).put((byte) 0);
     all.putInt(path.length).put(path).put(batches);
     return all.array();
   }

@@ -22,17 +22,21 @@ from spark_log.segment.writer import EncodedRows
 ENCODED = "pylog.encoded"
 HEAD = struct.Struct("<qBi")
 """Rows of the task that are encoded, flags, and the length of the path that follows."""
-KEYLESS, ROW = 1, 2
-"""Flags: rows without a key are encoded; the row with this is one that is left to Python."""
+ROW = 1
+"""Flag: the row with this is one that is left to Python."""
+HEADERS, KEYLESS = 1, 2
+"""Flags of a batch: it has headers; some of its rows have no key."""
 BATCHES = np.dtype(
     [
+        ("topic", "<i4"),
         ("partition", "<i4"),
         ("rows", "<i4"),
+        ("flags", "<i4"),
+        ("min_us", "<i8"),
+        ("max_us", "<i8"),
         ("position", "<i8"),
         ("length", "<i8"),
         ("crc", "<i8"),
-        ("min_us", "<i8"),
-        ("max_us", "<i8"),
     ]
 )
 
@@ -51,34 +55,38 @@ class LeftToPython(NamedTuple):
     """Rows of the task that were encoded before them."""
 
 
-def take_encoded(batch: pa.RecordBatch, spec: TopicSpec | None, uploader: Uploader) -> LeftToPython:
-    """Give the uploader what Java has encoded.  Raises StorageError if it cannot be read."""
+def take_encoded(batch: pa.RecordBatch, topics: Sequence[TopicSpec], uploader: Uploader) -> LeftToPython:
+    """Give the uploader what Java has encoded.  Raises StorageError if it cannot be read.
+
+    topics:  by their numbers in Java's rules.
+    """
     if ENCODED not in batch.schema.names:
         return LeftToPython(batch, 0)
     head, rows = batch.column(ENCODED)[0].as_py(), batch.drop_columns([ENCODED])
     if head is None:
         return LeftToPython(rows, 0)
-    assert spec is not None, "Java encodes rows of one topic"
     count, flags, length = HEAD.unpack_from(head)
     if count:
         path = head[HEAD.size : HEAD.size + length].decode()
-        for partition, encoded in _batches(path, head[HEAD.size + length :]):
-            uploader.add_encoded(spec, partition, encoded)
-        if flags & KEYLESS:
-            uploader.note_keyless(spec)
+        for topic, partition, encoded in _batches(path, head[HEAD.size + length :]):
+            uploader.add_encoded(topics[topic], partition, encoded)
     return LeftToPython(rows if flags & ROW else rows.slice(1), count)
 
 
-def _batches(path: str, listed: bytes) -> Iterator[tuple[int, EncodedRows]]:
-    """The batches in a file, each with its partition."""
+def _batches(path: str, listed: bytes) -> Iterator[tuple[int, int, EncodedRows]]:
+    """The batches in a file, each with its topic and its partition."""
     try:
         with open(path, "rb") as file:
-            for partition, rows, position, length, crc, min_us, max_us in np.frombuffer(listed, BATCHES).tolist():
+            for topic, partition, rows, flags, *times, position, length, crc in np.frombuffer(listed, BATCHES).tolist():
                 file.seek(position)
                 data = file.read(length)
                 if crc32c(data) != crc:
                     raise StorageError(f"the file {path} has other bytes than Spark wrote, at byte {position}")
-                yield partition, EncodedRows(data, crc, rows, min_us, max_us)
+                yield (
+                    topic,
+                    partition,
+                    EncodedRows(data, crc, rows, *times, bool(flags & HEADERS), bool(flags & KEYLESS)),
+                )
     except OSError as error:
         raise StorageError(
             f"the rows that Spark has encoded cannot be read: {error}; set spark.pylog.nativeRead=false if Spark's "

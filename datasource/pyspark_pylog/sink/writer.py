@@ -27,7 +27,7 @@ from pyspark_pylog.driver_log import tell
 from pyspark_pylog.log.open_log import planned_log
 from pyspark_pylog.log.planned_log import PlannedLog
 from pyspark_pylog.log.task_metadata import journal_since, newest_journal
-from pyspark_pylog.native.write_plan import write_rules
+from pyspark_pylog.native.write_plan import encoded_topics, write_rules
 from pyspark_pylog.options.parse import WriteOptions, write_options
 from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
@@ -205,9 +205,10 @@ def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader)
     options, clock = begun.options, SystemClock()
     topics = Topics(begun.log, begun.specs)
     all_to = begun.specs[options.topic] if options.topic is not None else None
+    encoded = encoded_topics(options, begun.specs)
     read, count, reason = 0, 0, ""
     for batch in batches:
-        rest = take_encoded(batch, all_to, uploader)
+        rest = take_encoded(batch, encoded, uploader)
         read += rest.encoded
         for piece in _pieces(begun, rest.rows, clock.now_ms()):
             now_ms = clock.now_ms()

@@ -199,14 +199,12 @@ class Uploader:
             self._encode(self._sorter.take_batches)
 
     def add_encoded(self, spec: TopicSpec, partition: int, rows: EncodedRows) -> None:
-        """Add validated rows of bytes, before any others.  The caller notes whether some have no key."""
+        """Add validated rows of bytes, before any others."""
+        if rows.keyless:
+            self._keyless.add(spec.topic_id)
         self._schemas |= newest_schemas(self._schemas, [(spec.topic_id, BYTES)])
         group = self._groups.setdefault((spec.topic_id, partition), spec.group(partition))
         self._writer(spec, group).append_encoded(spec.topic_id, partition, rows)
-
-    def note_keyless(self, spec: TopicSpec) -> None:
-        """Some of the encoded rows of a topic have no key."""
-        self._keyless.add(spec.topic_id)
 
     def _encode(self, take: Callable[[], Iterator[tuple[int, pa.RecordBatch]]]) -> None:
         """Sort the rows that are held, and encode those that `take` gives."""

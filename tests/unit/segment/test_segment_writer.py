@@ -10,13 +10,17 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 
 from spark_log.errors import InvalidRecord, StorageError
+from spark_log.segment.arrays import ipc
 from spark_log.segment.compression import Compression
 from spark_log.segment.reader import parse_index
+from spark_log.segment.record_columns import micros
+from spark_log.segment.row_batches import has_headers
 from spark_log.segment.schema import RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
-from spark_log.segment.writer import CHUNK_BYTES, SegmentWriter
+from spark_log.segment.writer import CHUNK_BYTES, PLAIN, EncodedRows, SegmentWriter
 from tests.unit.segment.builders import START_US, numbered, read, records, shuffled, write
 
 _BYTES = st.none() | st.binary(max_size=40)
@@ -169,6 +173,25 @@ def test_headers_that_come_late_lose_nothing() -> None:
         assert tables["t", 0]["headers"].to_pylist() == [None] * 25 + [[{"key": "a", "value": b"1"}]] + [None] * 25
         assert tables["t", 0].slice(26).select(["key", "value"]).equals(pa.table(plain).select(["key", "value"]))
         assert "headers" not in tables["t", 1].column_names
+
+
+def test_headers_may_come_late_in_encoded_rows() -> None:
+    """Batches of another process, and rows that follow them, become one run."""
+    plain, with_headers = numbered(25), records([(b"k", b"v", START_US, [("a", b"1")])], headers=True)
+    writer = SegmentWriter()
+    for rows in (plain, with_headers):
+        data, times = ipc.encode_batch(rows, PLAIN), micros(rows)
+        one = EncodedRows(
+            data, crc32c(data), rows.num_rows, int(times.min()), int(times.max()), has_headers(rows), False
+        )
+        writer.append_encoded("t", 0, one)
+    writer.append("t", 0, plain)
+
+    written = writer.finish()
+
+    table = read(b"".join(written.chunks()), written)["t", 0]
+    assert table["headers"].to_pylist() == [None] * 25 + [[{"key": "a", "value": b"1"}]] + [None] * 25
+    assert table.slice(26).select(["key", "value"]).equals(pa.table(plain).select(["key", "value"]))
 
 
 def test_batches_that_were_encoded_again_are_not_kept_twice() -> None:
