@@ -29,6 +29,11 @@ CONDITIONS = (
     *("true", "offset >= 20 and offset < 200", "partition = 1 and offset > 5", "key = X'6b31'", "key is null"),
     *("timestamp >= timestamp'2020-09-13 12:26:43'", "timestamp < timestamp'2020-09-13 12:26:42' or offset = 7"),
 )
+RANGES = (
+    "timestamp between '2020-09-13 12:26:41' and '2020-09-13 12:26:48'",
+    "timestamp < '2020-09-13 12:26:47' and partition = 0 and offset >= 5",
+    "offset between 10 and 300 and partition in (0, 1)",
+)
 
 
 def record(rng: random.Random, number: int, typed: bool) -> dict[str, Any]:
@@ -71,6 +76,7 @@ def options(rng: random.Random, kind: str) -> dict[str, Any]:
     found = found | rng.choice(starts) | rng.choice([{}, {}, {"endingOffsets": json.dumps({"t": ends})}])
     found |= rng.choice([{}, {"minPartitions": "5"}, {"maxRecordsPerPartition": "70"}])
     found |= rng.choice([{}, {"failOnDataLoss": "false"}])
+    found |= {"where": RANGES[places[0] % len(RANGES)], "timeZone": "UTC"} if places[1] in (3, 7) else {}
     return found | (rng.choice([{}, {"value.format": "struct"}]) if kind == "typed" else {})
 
 

@@ -152,8 +152,9 @@ public final class PylogReader implements PylogSource.NativeReader {
   }
 
   @Override
-  public Batch batch(Batch rows, StructType columns, CaseInsensitiveStringMap options) {
-    return new NativeBatch(this, rows, columns, options);
+  public Batch batch(
+      Batch rows, StructType columns, CaseInsensitiveStringMap options, boolean exactly) {
+    return new NativeBatch(this, rows, columns, options, exactly);
   }
 
   @Override
@@ -283,13 +284,19 @@ final class NativeBatch implements Batch {
   private final Batch rows;
   private final StructType columns;
   private final CaseInsensitiveStringMap options;
+  private final boolean exactly;
 
   NativeBatch(
-      PylogReader reader, Batch rows, StructType columns, CaseInsensitiveStringMap options) {
+      PylogReader reader,
+      Batch rows,
+      StructType columns,
+      CaseInsensitiveStringMap options,
+      boolean exactly) {
     this.reader = reader;
     this.rows = rows;
     this.columns = columns;
     this.options = options;
+    this.exactly = exactly;
   }
 
   @Override
@@ -304,7 +311,7 @@ final class NativeBatch implements Batch {
     if (query == null) {
       return planned;
     }
-    return reader.tasks("plan", columns, options, query, planned);
+    return reader.tasks(exactly ? "plan exactly" : "plan", columns, options, query, planned);
   }
 
   @Override
@@ -754,7 +761,7 @@ final class SliceRead {
   final long indexPosition;
   final long objectSize;
 
-  /** Batches whose times are all outside of these may be skipped. */
+  /** Records whose times are outside of these may be skipped. */
   final long windowStart;
 
   final long windowLast;
@@ -790,6 +797,10 @@ final class SliceRead {
     return new String(bytes, StandardCharsets.UTF_8);
   }
 
+  boolean hasTime(long micros) {
+    return micros >= windowStart && micros <= windowLast;
+  }
+
   boolean isWhole() {
     return start == sliceStart && end == sliceEnd;
   }
@@ -805,6 +816,10 @@ final class SegmentReader {
   private static final int WHOLE_MAX = 4 << 20;
 
   private static final int APPEND_TIME = 1;
+
+  /** Parts of a batch whose records have the wanted times: more are left to Python. */
+  private static final int PARTS_MAX = 500;
+
   final long pinnedMs;
   final long lookMs;
   private final SliceRead[] reads;
@@ -813,6 +828,14 @@ final class SegmentReader {
   private final ObjectFile file = new ObjectFile();
   private final Decoder decoder;
   private final List<FieldVector> cut = new ArrayList<FieldVector>();
+
+  /** The column of times, by which records are chosen; -1 if Spark does so. */
+  private int times = -1;
+
+  /** The row with which the rest of the decoded batch begins; 0: it has none. */
+  private int rest;
+
+  private int parts;
   private int read = 0;
   private long offset;
   private Run run;
@@ -825,8 +848,9 @@ final class SegmentReader {
       DataInputStream in = new DataInputStream(new ByteArrayInputStream(plan));
       pinnedMs = in.readLong();
       lookMs = in.readLong();
-      stored = new String[columns.length()];
-      for (int i = 0; i < stored.length; i++) {
+      times = in.readBoolean() ? columns.length() : -1;
+      stored = new String[columns.length() + (times < 0 ? 0 : 1)];
+      for (int i = 0; i < columns.length(); i++) {
         stored[i] = SliceRead.text(in);
       }
       reads = new SliceRead[in.readInt()];
@@ -839,7 +863,12 @@ final class SegmentReader {
     this.columns = columns;
     offset = reads.length == 0 ? 0 : reads[0].start;
     allocator = ArrowUtils.rootAllocator().newChildAllocator("pylog", 0, Long.MAX_VALUE);
-    decoder = new Decoder(allocator, columns, stored);
+    StructType decoded = columns;
+    if (times >= 0) {
+      decoded = columns.add("timestamp", DataTypes.TimestampType);
+      stored[times] = "timestamp";
+    }
+    decoder = new Decoder(allocator, decoded, stored);
   }
 
   /** The read that is not finished yet. */
@@ -865,7 +894,9 @@ final class SegmentReader {
       if (run == null) {
         run = opened(reads[read]);
       }
-      if (run.next()) {
+      if (rest > 0 || run.next()) {
+        parts = rest > 0 ? parts + 1 : 0;
+        NotNative.check(PARTS_MAX > parts, "records are not in the order of their times");
         if (take(reads[read])) {
           return true;
         }
@@ -894,8 +925,21 @@ final class SegmentReader {
   /** Makes the part of the decoded batch that is read the current one; false if there is none. */
   private boolean take(SliceRead wanted) throws IOException {
     long base = wanted.sliceStart;
-    int low = decoder.rowAt(wanted.start - base);
+    int low = Math.max(decoder.rowAt(wanted.start - base), rest);
     int high = decoder.rowAt(wanted.end - base);
+    rest = 0;
+    if (times >= 0 && wanted.timeKind != APPEND_TIME) {
+      ArrowBuf found = decoder.vector(times).getDataBuffer();
+      while (low < high && !wanted.hasTime(found.getLong(8L * low))) {
+        low++;
+      }
+      int end = low;
+      while (end < high && wanted.hasTime(found.getLong(8L * end))) {
+        end++;
+      }
+      rest = end < high ? end : 0;
+      high = end;
+    }
     if (low >= high) {
       return false;
     }

@@ -151,8 +151,13 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
     /** Whether it reads these columns of this log. */
     boolean reads(StructType columns, CaseInsensitiveStringMap options, boolean streaming);
 
-    /** A batch with the rows of another one, as columns. */
-    Batch batch(Batch rows, StructType columns, CaseInsensitiveStringMap options);
+    /**
+     * A batch with the rows of another one, as columns.
+     *
+     * @param exactly the condition {@code where} is not evaluated again by Spark
+     */
+    Batch batch(
+        Batch rows, StructType columns, CaseInsensitiveStringMap options, boolean exactly);
 
     /** A stream with the rows of another one, as columns. */
     MicroBatchStream stream(
@@ -379,19 +384,19 @@ final class PylogScan implements Scan {
   public Batch toBatch() {
     Batch rows = scan().toBatch();
     PylogSource.NativeReader found = reader();
-    return found == null ? rows : found.batch(rows, columns, withWhere());
+    boolean own = options.containsKey("where");
+    return found == null ? rows : found.batch(rows, columns, withWhere(), own);
   }
 
   private PylogSource.NativeReader reader() {
     return reader(false);
   }
 
-  /** Null if Python reads this. The own option {@code where} is not evaluated again by Spark. */
+  /** Null if Python reads this, which depends on the own option {@code where}, not on filters. */
   private synchronized PylogSource.NativeReader reader(boolean streaming) {
     if (!asked) {
       asked = true;
-      boolean own = options.containsKey("where");
-      reader = own ? null : PylogSource.reader(columns, withWhere(), streaming);
+      reader = PylogSource.reader(columns, options, streaming);
     }
     return reader;
   }

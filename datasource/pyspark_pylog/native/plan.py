@@ -32,7 +32,7 @@ from pyspark_pylog.source.read_task import PinnedQuery, ReadTask
 from pyspark_pylog.source.task_erasures import LOOK_MS
 from spark_log.client.open_journal import storage_url
 from spark_log.client.reader.plan import SliceRead
-from spark_log.conditions import Window
+from spark_log.conditions import ALL, Window
 from spark_log.log_lines import logger
 from spark_log.model import APPEND_TIME
 from spark_log.roots.broker_roots import OTHER_SOURCE_MS, sources_of
@@ -49,7 +49,8 @@ FILE = "file://"
 _LENGTH = struct.Struct(">i")
 PIECE = struct.Struct(">q?")
 """The number of a request, and whether it ends."""
-HEAD = struct.Struct(">qq")
+HEAD = struct.Struct(">qq?")
+"""The last one: records are chosen by their times, which Spark does not."""
 READ = struct.Struct(">iqqqqqiqiiqqqqq")
 """`SliceRead` of Java, after its texts."""
 
@@ -93,8 +94,17 @@ def _answer(request: bytes) -> bytes:
     names = [text.decode() for text in rest[:count]]
     streaming = what.endswith(b"stream")
     options = _options(tuple(zip(names[::2], names[1::2], strict=True)), schema.decode(), streaming)
+    if not what.startswith(b"plan"):
+        _check_condition(options)
+        return b""
     tasks = [pickle.loads(task) for task in rest[count:]]
-    return _joined(planned(options, schema.decode(), query.decode(), tasks) if what.startswith(b"plan") else [])
+    return _joined(planned(options, schema.decode(), query.decode(), tasks, is_exact=what != b"plan"))
+
+
+def _check_condition(options: ReadOptions) -> None:
+    """Raises PythonReads for a condition of a load that is not ranges: Java chooses records by their times alone."""
+    if options.where.rest is not None or options.where.offset.among is not None:
+        raise PythonReads("its condition is not of ranges")
 
 
 def _joined(parts: Sequence[bytes]) -> bytes:
@@ -150,10 +160,13 @@ class Version(NamedTuple):
     """The history of the log."""
 
 
-def planned(options: ReadOptions, schema: str, query: str, tasks: Sequence[object]) -> list[bytes]:
+def planned(
+    options: ReadOptions, schema: str, query: str, tasks: Sequence[object], *, is_exact: bool = False
+) -> list[bytes]:
     """Two parts for each task: its reads for Java, and the same for Python.  Raises PythonReads.
 
-    query:  the name of a batch query; empty for a micro-batch, which is planned at one version.
+    query:     the name of a batch query; empty for a micro-batch, which is planned at one version.
+    is_exact:  Spark does not evaluate the condition again.
     """
     checked = [task for task in tasks if type(task) is ReadTask]
     if not checked or len(checked) < len(tasks):
@@ -162,7 +175,8 @@ def planned(options: ReadOptions, schema: str, query: str, tasks: Sequence[objec
     version = _pinned(options, query, checked) if query else _as_planned(checked)
     _check_reads(version, first.log.version)
     window = options.where.window
-    head, found = HEAD.pack(version.made_ms, LOOK_MS) + _stored(schema, first.data), []
+    by_time = is_exact and options.where.time_us != ALL
+    head, found = HEAD.pack(version.made_ms, LOOK_MS, by_time) + _stored(schema, first.data), []
     for task, reads in zip(checked, version.reads, strict=True):
         found.append(head + _encoded(reads, task.log.objects(), window))
         log = replace(task.log, history=version.history)
