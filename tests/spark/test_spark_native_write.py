@@ -190,7 +190,7 @@ def test_rows_that_name_their_topics_are_the_same(
 
 
 NAMED = {"null": "InvalidRecord", "'typed'": "InvalidRecord", "'new'": ""}
-"""What a row may name as its topic, and the error."""
+"""Topics that a row may name, and the error."""
 
 
 # Promise: spark-write.md#encoded-in-the-jvm
