@@ -1,10 +1,10 @@
 """What does a write encoded in the JVM cost beside the same write through Python?
 
-A cached frame of 2 M rows with keys and values of 100 bytes, into a topic of 4 partitions, with zstd.  All figures are
+A cached frame of 2 M rows with keys and values of 100 bytes, into a topic of 4 partitions, with zstd. All figures are
 ratios, in turn, of Python's seconds and CPU time of Spark with its Python processes by the JVM's; above 1, the JVM's
-write is better.  `many_…`: into 1,000 partitions.  `headers_…`: with two headers of 40 bytes a row.  `topics_…`: to four
-topics that the rows name.  `stream_…`: a stream that copies these rows from another topic.
-`small_…`: of a stream whose micro-batches have 100 rows, the median time of one.
+write is better. `many_…`: into 1,000 partitions. `headers_…`: with two headers of 40 bytes a row. `topics_…`: to four
+topics that the rows name. `stream_…`: a stream that copies these rows from another topic. `small_…`: of a stream whose
+micro-batches have 100 rows, the median time of one.
 """
 
 from __future__ import annotations

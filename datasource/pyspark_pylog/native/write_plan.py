@@ -29,7 +29,7 @@ RECORD_MAX = 4 << 20
 (`DECODED_FREE`), so that Java compresses each batch.
 """
 PARTITIONS_MAX = 100_000
-"""Of all topics that rows may name: Java has arrays with a number for each."""
+"""Partitions of all topics that rows may name: Java has arrays with a number for each."""
 RULES = struct.Struct(">iiiiii")
 """`WriteRules` of Java."""
 TOPIC = struct.Struct(">iiiiiqq")
