@@ -77,16 +77,15 @@ def _batches(path: str, listed: bytes) -> Iterator[tuple[int, int, EncodedRows]]
     """The batches in a file, each with its topic and its partition."""
     try:
         with open(path, "rb") as file:
-            for topic, partition, rows, flags, *times, position, length, crc in np.frombuffer(listed, BATCHES).tolist():
+            for topic, partition, rows, flags, first, last, position, length, crc in np.frombuffer(
+                listed, BATCHES
+            ).tolist():
                 file.seek(position)
                 data = file.read(length)
                 if crc32c(data) != crc:
                     raise StorageError(f"the file {path} has other bytes than Spark wrote, at byte {position}")
-                yield (
-                    topic,
-                    partition,
-                    EncodedRows(data, crc, rows, *times, bool(flags & HEADERS), bool(flags & KEYLESS)),
-                )
+                has_headers, is_keyless = bool(flags & HEADERS), bool(flags & KEYLESS)
+                yield topic, partition, EncodedRows(data, crc, rows, first, last, has_headers, is_keyless)
     except OSError as error:
         raise StorageError(
             f"the rows that Spark has encoded cannot be read: {error}; set spark.pylog.nativeRead=false if Spark's "
