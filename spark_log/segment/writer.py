@@ -246,7 +246,8 @@ class SegmentWriter:
         into = self._partitions.setdefault((topic_id, partition), _Partition())
         if rows.headers and not into.headers:
             self._encode_again(into, headers=True, holes=False)
-        assert rows.headers == into.headers, "batches with headers are the last ones"
+        if rows.headers != into.headers:
+            raise AssertionError("a batch without headers follows one with headers")
         first, into.end = into.end, into.end + rows.rows
         self._spill_if_above(self._buffer_bytes - len(rows.data))
         self._add(
