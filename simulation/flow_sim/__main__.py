@@ -4,8 +4,8 @@
     python -m simulation.flow_sim --mutations      remove each rule, until the simulation notices
 
 Tasks of a flow count words by key, while they are killed, replaced by others, and by another number of tasks.  Writers
-write words, somebody changes the state by hand, maintenance compacts it, and the log is lost and restored from an older
-copy.  `oracle.py` has the promises, `mutations.py` the rules.
+write words, others change the state by hand and erase a key from it, maintenance compacts it, and the log is lost and
+restored from an older copy.  `oracle.py` has the promises, `mutations.py` the rules.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 
 from simulation.log_sim.mutations import MUTATIONS as OF_LOGS
 from simulation.mutation import Mutation, Patch
+from spark_log.client.admin import erasure
 from spark_log.client.producer.commit import PlainProducer
 from spark_log.flows import keyed_state
 from spark_log.flows.keyed_state import KeyedState
@@ -44,6 +45,11 @@ def _keeps(self: KeyedState) -> None:
     """The changes of a batch that was not committed stay in memory."""
 
 
+def _none(state: State, topic_id: str) -> tuple[str, ...]:
+    """No flow keeps its state in a topic."""
+    return ()
+
+
 def _one_lineage(state: State) -> Lineage:
     return BEGINNING
 
@@ -59,6 +65,9 @@ MUTATIONS = {
     ),
     "keeps_refused": Mutation(
         "changes of a batch that was not committed are dropped", (Patch(KeyedState, "discard", _keeps),)
+    ),
+    "erased_once": Mutation(
+        "an erasure also removes the state that flows have written meanwhile", (Patch(erasure, "_flows", _none),)
     ),
     "one_lineage": Mutation("state is read again after a restore", (Patch(keyed_state, "lineage_of", _one_lineage),)),
 }

@@ -3,6 +3,7 @@
 effect   a commit has the output of each record between its positions, once and in order, and nothing else
 state    it has the state of the keys of these records: the state before, with these records
 back     positions never go back, unless the log is restored
+erased   after a key was erased from the state, its state has records that were processed since, and no others
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from spark_log.segment.reader import Place, decode_run
 from spark_log.store.object_names import DATA, LOG
 
 FLOW, SOURCE, TARGET, STATE = "count", "words", "out", "counts"
+ERASED = b"e"
+"""The key that is erased from the state, and that nobody writes there by hand."""
 
 
 class Stored(NamedTuple):
@@ -38,6 +41,8 @@ class FlowOracle:
         self.seen = Counter[str]()
         self.files: Mapping[str, Mapping[str, Any]] = {}
         self.state = memoized.state_in(None, "")
+        self.erasures: dict[str, dict[int, int]] = {}
+        """By the name of one that is running, the positions of the flow when it began."""
         self._memoized = memoized
         self._decoded: dict[tuple[str, int], list[Stored]] = {}
         """By object and place, with offsets from the start of the slice."""
@@ -53,6 +58,8 @@ class FlowOracle:
                 self.seen[type(record).__name__] += 1
                 if isinstance(record, r.CommitRecord):
                     self._check(record, state, after)
+                elif isinstance(record, r.ErasedRecord):
+                    self._note_erasure(record, after)
                 state = after
         self.state = self._memoized.replay(self.state, batch)
 
@@ -83,8 +90,24 @@ class FlowOracle:
         known = {row.key: int(row.value or b"0") for row in self.rows(before, STATE, number)}
         known = {row.key: known.get(row.key, 0) + n for row, n in _counted(inputs)}
         found = {row.key: int(row.value or b"0") for row in new}
+        if ERASED in found and _is_erasing(before):  # it was read before the last swap, or after that
+            known[ERASED] = found[ERASED]
         if found != known or len(found) != len(new):
             raise Violation(f"state: a commit of {SOURCE}-{number} writes {found}, and not {known}")
+
+    def _note_erasure(self, record: r.ErasedRecord, state: State) -> None:
+        if record.begins:
+            at = {number: self.position(state, number) for _, number in _of_topic(state, SOURCE)}
+            self.erasures.setdefault(record.begins, at)
+        began = self.erasures.pop(record.ends, None)
+        if began is None or record.incomplete:
+            return
+        for number, start in began.items():
+            values = [int(row.value or b"0") for row in self.rows(state, STATE, number) if row.key == ERASED]
+            inputs = self.rows(state, SOURCE, number, start, self.position(state, number))
+            if values and values[-1] > (since := sum(row.key == ERASED for row in inputs)):
+                raise Violation(f"erased: the state in {STATE}-{number} is {values[-1]}, of {since} records since")
+        self.seen["erasures"] += 1
 
     def position(self, state: State, number: int) -> int:
         key = state.names[SOURCE], number
@@ -118,6 +141,15 @@ class FlowOracle:
                 columns = (records.column(name).to_pylist() for name in ("key", "value"))
                 known += map(Stored, map(int, offsets), *columns)
         return known
+
+
+def _of_topic(state: State, topic: str) -> list[tuple[str, int]]:
+    return [key for key in state.partitions if key[0] == state.names[topic]]
+
+
+def _is_erasing(state: State) -> bool:
+    known = state.erasures.get(state.names[STATE])
+    return known is not None and any(one.incomplete for one in known.unfinished)
 
 
 def _keys(commit: r.CommitRecord) -> set[tuple[str, int]]:

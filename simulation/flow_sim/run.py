@@ -11,7 +11,7 @@ from functools import partial
 import pyarrow as pa
 
 from simulation.flow_sim.mutations import MUTATIONS
-from simulation.flow_sim.oracle import FLOW, SOURCE, STATE, TARGET, FlowOracle
+from simulation.flow_sim.oracle import ERASED, FLOW, SOURCE, STATE, TARGET, FlowOracle
 from simulation.log_sim.blocking import SimulatedProcess, blocking, format_file
 from simulation.log_sim.memoized_functions import MemoizedFunctions
 from simulation.log_sim.mirrored import FOLDERS, MIRROR_PATCHES, MirrorStore, opened
@@ -101,6 +101,7 @@ def _add_actors(sim: FlowSimulation) -> None:
     for number in range(2):
         start(f"writer{number}", process(_write), counts=False)
     start("editor", process(_edit), counts=False)
+    start("eraser", process(_erase), counts=False)
     start("deployer", partial(_deploy, sim), counts=False)
     start("maintenance", process(_maintain), counts=False)
 
@@ -139,7 +140,7 @@ def _begin_again(make: Callable[[], Steps[None]]) -> Steps[None]:
 def _write(sim: FlowSimulation, log: Log, process: SimulatedProcess) -> None:
     while True:
         number = sim.rng.randrange(PARTITIONS)
-        words = sim.rng.choices(KEYS, k=sim.rng.choice((1, 1, 4)))
+        words = sim.rng.choices((*KEYS, ERASED.decode()), k=sim.rng.choice((1, 1, 4)))
         log.append(SOURCE, [{"key": word, "value": b"", "partition": number} for word in words])
         process.sleep_ms(sim.rng.choice(PAUSES_MS))
 
@@ -153,6 +154,13 @@ def _edit(sim: FlowSimulation, log: Log, process: SimulatedProcess) -> None:
         row = {"key": sim.rng.choice(KEYS), "value": b"%d" % sim.rng.randrange(1000)}
         log.append(STATE, [{**row, "partition": sim.rng.randrange(PARTITIONS)}])
         sim.oracle.seen["edits"] += 1
+
+
+def _erase(sim: FlowSimulation, log: Log, process: SimulatedProcess) -> None:
+    while True:
+        process.sleep_ms(sim.rng.choice((500, 2000)))
+        if FLOW in log.journal.refresh().groups:
+            log.admin.erase_records(STATE, [ERASED])
 
 
 def _deploy(sim: FlowSimulation) -> Steps[None]:
@@ -253,7 +261,7 @@ def _copy_and_restore(sim: FlowSimulation) -> None:
         world.store.files[folder] = {name.removeprefix(MIRROR): data for name, data in files.items()}
         world.store.files[MIRROR + folder] = {}
     world.take_away()
-    sim.oracle.state = found[-1]
+    sim.oracle.state, sim.oracle.erasures = found[-1], {}
     sim.oracle.seen["restores"] += 1
 
 
