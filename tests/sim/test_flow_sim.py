@@ -18,8 +18,8 @@ MODULE = "simulation.flow_sim"
 
 # Promise: tasks/flow.md#exactly-once, tasks/flow.md#keep-state-by-key
 def test_each_record_has_its_effect_once() -> None:
-    """Tasks are killed, replaced and stalled, the state is changed by hand and erased, and the log is restored.  In seed 20 other
-    tasks hold the group after the storage was away for a minute."""
+    """Tasks are killed, replaced and stalled, the state is changed by hand and erased, and the log is restored.  In
+    seed 20 other tasks hold the group after the storage was away for a minute."""
     counts = Counter[str]()
     for seed in (1, 7, 20):
         result = simulate(seed)
