@@ -28,6 +28,10 @@ OPEN, CLOSE, NUL, LINE_END = b"{}\0\n"
 DAY = r"[1-9]\d{3}-\d\d-\d\d"
 TIME = rf"^{DAY}[T ]\d\d:\d\d:\d\d(\.\d{{3}}(\d{{3}})?)?"
 BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_TINY = r"[-+.0-9]+[eE]-0*[1-9][0-9]|[-+0-9]*\.[0-9]{29}[0-9]*[eE]-[0-9]"
+TINY = rf'[:\[,]\s*({_TINY})|"({_TINY})[0-9]*"|"[-+.0-9eE]*\\u00[2-46]'
+"""Numbers with more digits behind the point than Arrow has for decimals: it takes some of them for 0, and crashes with
+others.  They may be texts, also with escapes."""
 _t = pa.types
 
 
@@ -85,7 +89,10 @@ def _objects(texts: pa.Array, read: pa.StructType) -> pa.StructArray:
     if (inside == LINE_END).any():
         texts = pc.replace_substring(texts, "\n", "\r")
     lines = pa.ListArray.from_arrays(array_of(np.array([0, len(texts)], np.int32), pa.int32()), texts)
-    joined = pc.binary_join(lines, LINE).buffers()[2]
+    together = pc.binary_join(lines, LINE)
+    if _has_decimals(read) and pc.match_substring_regex(together, TINY)[0].as_py():
+        raise _NotCommon
+    joined = together.buffers()[2]
     table = json.read_json(
         pa.BufferReader(joined),
         json.ReadOptions(use_threads=False, block_size=joined.size + 1),
@@ -96,6 +103,11 @@ def _objects(texts: pa.Array, read: pa.StructType) -> pa.StructArray:
     return pa.StructArray.from_arrays(
         [column.combine_chunks() for column in table.select(read.names).columns], fields=list(read)
     )
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return bool(_t.is_decimal(kind)) or any(map(_has_decimals, inner))
 
 
 def _bytes(texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:

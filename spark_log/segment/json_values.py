@@ -9,6 +9,8 @@ the replacement character.  The form of a value depends on itself and on its typ
 from __future__ import annotations
 
 import base64
+import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -30,9 +32,16 @@ from spark_log.text import shown
 UNFIT = "does not fit the schema"
 EXPONENT_MAX = 1_000
 """A decimal with a larger one fits no type.  With a million digits, Python takes minutes to find that out."""
+DECIMAL = re.compile(r"[-+.eE0-9]+")
+"""Python reads `_`, spaces and the digits of other scripts, too."""
+TOO_FINE = re.compile(r"[.,]\d{6}0*[1-9]")
+"""Parts of a microsecond, which Python cuts."""
+FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+"""The numbers that JSON lacks."""
 
 _t = pa.types
 _Form = Callable[[Any], Any]
+_ZERO = Decimal(0)
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _decoder = msgspec.json.Decoder(float_hook=Decimal)
 
@@ -194,8 +203,7 @@ def _read(kind: pa.DataType, strict: bool) -> _Form:
             [None if item is None else inner(item) for item in items] if isinstance(items, list) else items
         )
     if _t.is_map(kind):
-        of_key, of_item = _read_key(kind.key_type), _read(kind.item_type, strict)
-        return lambda items: {of_key(key): _at(f"at {key!r}", of_item, item) for key, item in _dict(items).items()}
+        return partial(_read_map, _read_key(kind.key_type), _read(kind.item_type, strict))
     convert = _convert(kind)
     return partial(_not_decimal, kind) if convert is None else partial(_leaf, convert, kind)
 
@@ -206,14 +214,22 @@ def _read_struct(kind: pa.DataType, strict: bool) -> _Form:
     return lambda row: {name: _at(*forms[name], value) for name, value in known(row).items() if name in forms}
 
 
+def _read_map(of_key: _Form, of_item: _Form, value: Any) -> dict[Any, Any]:
+    items, texts = _dict(value), dict[Any, str]()
+    for text in items:
+        if (other := texts.setdefault(of_key(text), text)) != text:
+            raise ValueError(f"{other!r} and {text!r} are the same key")
+    return {key: _at(f"at {text!r}", of_item, items[text]) for key, text in texts.items()}
+
+
 def _convert(kind: pa.DataType) -> _Form | None:
     """The conversion to a type that has no parts, which fails for other values; None: there is nothing to convert."""
     if _t.is_floating(kind):
-        return lambda value: float(value) if isinstance(value, Decimal | int | str) else value
+        return partial(_read_float, "<d" if kind == pa.float64() else "<f")
     if _t.is_decimal(kind):
         return _read_decimal
     if _t.is_timestamp(kind):
-        return _read_time if kind.tz is not None else datetime.fromisoformat
+        return _read_time if kind.tz is not None else _read_local_time
     if _t.is_date(kind):
         return date.fromisoformat
     if _t.is_binary(kind):
@@ -232,7 +248,8 @@ def _leaf(convert: _Form, kind: pa.DataType, value: Any) -> Any:
 def _example(kind: pa.DataType) -> str:
     """The form of a type's text, if its name does not tell."""
     if _t.is_timestamp(kind):
-        return f': expected text such as "2026-01-31T10:00:00{"" if kind.tz is None else "Z"}"'
+        zone = "" if kind.tz is None else "Z"
+        return f': expected text such as "2026-01-31T10:00:00{zone}", with up to six digits of a second'
     if _t.is_date(kind):
         return ': expected text such as "2026-01-31"'
     return ": expected text in base64" if _t.is_binary(kind) else ""
@@ -262,10 +279,39 @@ def _known(forms: Mapping[str, object], value: object) -> Mapping[str, Any]:
 
 def _read_key(kind: pa.DataType) -> _Form:
     if _t.is_integer(kind):
-        return partial(_leaf, int, kind)
+        return partial(_leaf, _whole, kind)
     if _t.is_boolean(kind):
         return partial(_leaf, {"true": True, "false": False}.__getitem__, kind)
+    if _t.is_floating(kind):
+        of_number = _convert(kind)
+        assert of_number is not None, "numbers are converted"
+        return partial(_leaf, lambda key: of_number(key if key in FLOATS else _number(key)), kind)
     return _read(kind, False)
+
+
+def _whole(text: str) -> int:
+    if str(found := int(text)) != text:
+        raise ValueError("it has another form than that of JSON")
+    return found
+
+
+def _number(text: str) -> Decimal:
+    if DECIMAL.fullmatch(text) is None:
+        raise ValueError("it is not a number")
+    return Decimal(text)
+
+
+def _read_float(form: str, value: Any) -> Any:
+    """The nearest number.  form: of `struct`.  Raises OverflowError for a number that is too large."""
+    if isinstance(value, str):
+        return FLOATS.get(value, value)
+    if isinstance(value, bool) or not isinstance(value, Decimal | int):
+        return value
+    found = float(value)
+    if not isfinite(found):
+        raise OverflowError
+    struct.pack(form, found)
+    return found
 
 
 def _not_decimal(kind: pa.DataType, value: Any) -> Any:
@@ -276,15 +322,23 @@ def _not_decimal(kind: pa.DataType, value: Any) -> Any:
 
 
 def _read_decimal(value: Any) -> Any:
-    found = Decimal(value) if isinstance(value, str) else value
-    if isinstance(found, Decimal) and found.adjusted() > EXPONENT_MAX:
+    found = _number(value) if isinstance(value, str) else value
+    if not isinstance(found, Decimal):
+        return found
+    if found.adjusted() > EXPONENT_MAX:
         raise ValueError("no type has as many digits")
-    return found
+    return found or _ZERO
+
+
+def _read_local_time(text: str) -> datetime:
+    if TOO_FINE.search(text):
+        raise ValueError("it has parts of a microsecond")
+    return datetime.fromisoformat(text)
 
 
 def _read_time(text: str) -> datetime:
     # Python 3.10 does not read the Z.
-    found = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
+    found = _read_local_time(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
     if found.tzinfo is None:
         raise ValueError(f"{text} has no time zone")
     return found

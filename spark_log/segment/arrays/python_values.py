@@ -18,6 +18,9 @@ from spark_log.segment.arrays.few_values import array_from
 from spark_log.segment.record_columns import typed_array
 from spark_log.text import shown, type_of
 
+DIGITS_MAX = 38
+"""Of a decimal of Arrow."""
+
 _t = pa.types
 _Check = Callable[[Any], str]
 """Why a value, which is not None, does not have the type; empty if it does."""
@@ -114,6 +117,8 @@ def checker(kind: pa.DataType) -> _Check:
         return _map(kind)
     if _t.is_timestamp(kind):
         return _timestamp(kind)
+    if _t.is_decimal(kind):
+        return _decimal(kind)
     return _leaf(kind)
 
 
@@ -136,6 +141,20 @@ def _leaf(kind: pa.DataType) -> _Check:
         if isinstance(value, accepted) and not isinstance(value, refused):
             return ""
         return f"{shown(value)} is {type_of(value)}, expected {sql_type(kind)}"
+
+    return check
+
+
+def _decimal(kind: pa.DataType) -> _Check:
+    """Arrow may crash if a number has many more digits behind the point than the type."""
+    of_type = _leaf(kind)
+
+    def check(value: Any) -> str:
+        if reason := of_type(value):
+            return reason
+        if not isinstance(value, Decimal) or value.adjusted() >= -kind.scale - (0 if value else DIGITS_MAX):
+            return ""
+        return f"{value!s:.80} does not fit {sql_type(kind)}: {_limits(value, kind)}"
 
     return check
 

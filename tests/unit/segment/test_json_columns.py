@@ -19,8 +19,8 @@ LEAVES = {
     "SMALLINT": ["-32768", "5"],
     "INT": ["2147483647", "-7"],
     "BIGINT": ["9223372036854775807", "-9223372036854775808", "9007199254740993"],
-    "FLOAT": ["0.1", "16777217", "1.17549429e-38", "5"],
-    "DOUBLE": ["0.1", "1e-320", "9007199254740993", "-1.5E+3", "123456789012345678901234567890"],
+    "FLOAT": ["0.1", "16777217", "2e-05", "5"],
+    "DOUBLE": ["0.1", "1E-9", "9007199254740993", "-1.5E+3", "123456789012345678901234567890"],
     "DECIMAL(4,2)": ["12.34", "-99.99", "5", "1.5", '"0.25"', "1e1"],
     "DECIMAL(38,10)": ["1234567890123456789012345678.0123456789", "0.1"],
     "STRING": ['"x"', '""', '"é\\u0000\\n"', '"\\ud83d\\ude00"', '"\\\\\\""'],
@@ -41,6 +41,17 @@ ODD = [
         "1e999990",
         "0e999990",
         "1e-999990",
+        "1e-999999999",
+        "0e-999999999",
+        "1e-41",
+        "1e-00041",
+        "1e-320",
+        "1.17549429e-38",
+        "0." + "0" * 37 + "1e-3",
+        '"1e-41"',
+        '"1\\u0065-41"',
+        '"1e-4\\u0031"',
+        "1e39",
         "0." + "9" * 101,
         "1." + "0" * 101,
         "0.000000001",
@@ -50,7 +61,23 @@ ODD = [
         "0x1",
         "- 1",
     ],
-    *["null", "NaN", "Infinity", "tru", '"NaN"', '"-Infinity"', '"1"', '" 1"', '"1_0"', "[]", "[1]", "{}", '{"x": 1}'],
+    *[
+        "null",
+        "NaN",
+        "Infinity",
+        "tru",
+        '"NaN"',
+        '"nan"',
+        '"٣"',
+        '"-Infinity"',
+        '"1"',
+        '" 1"',
+        '"1_0"',
+        "[]",
+        "[1]",
+        "{}",
+        '{"x": 1}',
+    ],
     *['"\\ud800"', '"\\udc00"', '"\\ud83d"', '"\0"', '"\n"', '"\t"', '"\\x"', '"\x7f"', "''", '"a', "\0", ""],
     *['"YQ="', '"Y Q=="', '"YR=="', '"Y==="', '"_-=="', '"YQ==YQ=="', '"2026-02-30"', '"0001-01-01"', '"20260131"'],
     *[
@@ -153,6 +180,16 @@ def test_common_values_are_read_together(name: str) -> None:
     assert found is not None
     assert found.equals(_one_by_one(rows.to_pylist(), KIND, strict=True)[0])
     assert found.slice(2).equals(columns_of_json(rows.slice(2), KIND))
+
+
+def test_tiny_numbers_are_read_together_without_decimals() -> None:
+    """Arrow may crash if it has to make decimals of them."""
+    rows = pa.array([b'{"a": 1e-320, "b": 1.17549429e-38}', b'{"a": 1e-400, "b": -1e-50}'] * 50, pa.binary())
+    kind = pa.struct(list(as_schema("a DOUBLE, b FLOAT")))
+    found = columns_of_json(rows, kind)
+    assert found is not None
+    assert found.equals(_one_by_one(rows.to_pylist(), kind, strict=True)[0])
+    assert columns_of_json(rows, pa.struct(list(as_schema("a DOUBLE, b FLOAT, c DECIMAL(4,2)")))) is None
 
 
 def test_an_odd_value_among_common_ones_is_named() -> None:

@@ -53,6 +53,31 @@ def test_a_value_is_written_in_its_form_and_read_again(ddl: str, values: pa.Arra
     assert repr(read.field("a").to_pylist()) == repr(values.cast(kind[0].type).to_pylist())  # NaN is not equal to NaN
 
 
+# Promise: tasks/typed.md#write
+@pytest.mark.parametrize(
+    ("ddl", "texts", "values"),
+    [
+        (
+            "a DOUBLE",
+            ['"NaN"', '"Infinity"', '"-Infinity"', "1e-400"],
+            [float("nan"), float("inf"), -float("inf"), 0.0],
+        ),
+        ("a FLOAT", ["3.4028235e38", "0.1", '"Infinity"'], [3.4028234663852886e38, 0.10000000149011612, float("inf")]),
+        (
+            "a DECIMAL(4,2)",
+            ['"1.5"', '"1e1"', "1.500", "0e-999999999"],
+            [Decimal(text) for text in ("1.5", "10", "1.5", "0")],
+        ),
+        ("a MAP<DOUBLE, INT>", ['{"NaN": 1, "1.5": 2, "1e2": 3}'], [[(float("nan"), 1), (1.5, 2), (100.0, 3)]]),
+        ("a MAP<INT, INT>", ['{"-1": 1, "-1": 2, "0": 3}'], [[(-1, 2), (0, 3)]]),
+    ],
+)
+def test_numbers_and_texts_that_mean_numbers(ddl: str, texts: list[str], values: list[Any]) -> None:
+    kind = pa.struct(list(as_schema(ddl)))
+    found = from_json(pa.array([f'{{"a": {text}}}'.encode() for text in texts]), kind, str).field("a")
+    assert repr(found.to_pylist()) == repr(pa.array(values, kind[0].type).to_pylist())
+
+
 # Promise: tasks/typed.md#read
 @pytest.mark.parametrize(
     ("ddl", "values", "text"),
@@ -90,6 +115,7 @@ def test_a_text_that_is_not_utf_8_is_written_with_replacements() -> None:
     ]
 
 
+# Promise: tasks/typed.md#write
 @pytest.mark.parametrize(
     ("ddl", "text", "message"),
     [
@@ -105,6 +131,22 @@ def test_a_text_that_is_not_utf_8_is_written_with_replacements() -> None:
         ("a STRUCT<b: DECIMAL(4,1)>", '{"a": {"b": 1.23}}', "field 'a': field 'b': 1.23 does not fit DECIMAL(4,1): "),
         ("a DECIMAL(38,0)", '{"a": 1e999990}', "field 'a': 1E+999990 does not fit DECIMAL(38,0)"),
         ("a DECIMAL(38,0)", '{"a": "-1e999990"}', "field 'a': '-1e999990' does not fit DECIMAL(38,0)"),
+        ("a DECIMAL(38,0)", '{"a": 1e-999999999}', "field 'a': 1E-999999999 does not fit DECIMAL(38,0)"),
+        ("a DECIMAL(38,0)", '{"a": "1_0"}', "field 'a': '1_0' does not fit DECIMAL(38,0)"),
+        ("a DECIMAL(38,0)", '{"a": "٣"}', "field 'a': '٣' does not fit DECIMAL(38,0)"),
+        ("a DECIMAL(38,0)", '{"a": "NaN"}', "field 'a': 'NaN' does not fit DECIMAL(38,0)"),
+        ("a DECIMAL(38,0)", '{"a": true}', "field 'a': True is a bool, expected DECIMAL(38,0)"),
+        ("a DOUBLE", '{"a": true}', "field 'a': True is a bool, expected DOUBLE"),
+        ("a DOUBLE", '{"a": "1"}', "field 'a': '1' is a str, expected DOUBLE"),
+        ("a DOUBLE", '{"a": "nan"}', "field 'a': 'nan' is a str, expected DOUBLE"),
+        ("a DOUBLE", '{"a": 1e400}', "field 'a': 1E+400 does not fit DOUBLE"),
+        ("a DOUBLE", f'{{"a": {"9" * 400}}}', "does not fit DOUBLE"),
+        ("a FLOAT", '{"a": -1e39}', "field 'a': -1E+39 does not fit FLOAT"),
+        ("a TIMESTAMP", '{"a": "2026-01-31T10:00:00.1234567Z"}', "does not fit TIMESTAMP: expected text such as"),
+        ("a TIMESTAMP_NTZ", '{"a": "2026-01-31T10:00:00.123456001"}', "with up to six digits of a second"),
+        ("a MAP<DOUBLE, INT>", '{"a": {"1_0": 1}}', "field 'a': '1_0' does not fit DOUBLE"),
+        ("a MAP<DOUBLE, INT>", '{"a": {"1": 1, "1.0": 2}}', "field 'a': '1' and '1.0' are the same key"),
+        ("a MAP<INT, INT>", '{"a": {"1": 1, "01": 2}}', "field 'a': '01' does not fit INT"),
         ("a MAP<STRING, INT>", '{"a": {"k": 1e400}}', "field 'a': at 'k': 1E+400 does not fit INT"),
         ("a MAP<INT, INT>", '{"a": {"k": 1}}', "field 'a': 'k' does not fit INT"),
         ("a MAP<BOOLEAN, INT>", '{"a": {"k": 1}}', "field 'a': 'k' does not fit BOOLEAN"),

@@ -113,6 +113,8 @@ def test_names_match_in_any_case() -> None:
         (pa.table({"id": pa.nulls(9)}), "rows 0, 1, 2, 3, 4 and 4 more: column 'id'"),
         ([{"id": 2**70}], f"row 0: column 'id': {2**70} does not fit BIGINT: expected -{2**63} to {2**63 - 1}"),
         ([{"id": 1, "amount": Decimal("1.234")}], "row 0: column 'amount': 1.234 does not fit DECIMAL(10,2): expected"),
+        ([{"id": 1, "amount": Decimal("1e-999999999")}], "1E-999999999 does not fit DECIMAL(10,2): expected at most 8"),
+        ([{"id": 1, "amount": Decimal("0e-999999999")}], "0E-999999999 does not fit DECIMAL(10,2): expected at most 8"),
         (pa.table({"id": [1.0, 1.5]}), "row 1: column 'id' has a value that does not fit BIGINT"),
         (pa.table({"id": [1], "ID": [2]}), "the columns 'id' and 'ID' have the same name"),
         (pa.table({"id": [1], "value.id": [2]}), "are both column 'id'"),
