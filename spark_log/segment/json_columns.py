@@ -28,10 +28,11 @@ OPEN, CLOSE, NUL, LINE_END = b"{}\0\n"
 DAY = r"[1-9]\d{3}-\d\d-\d\d"
 TIME = rf"^{DAY}[T ]\d\d:\d\d:\d\d(\.\d{{3}}(\d{{3}})?)?"
 BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
-_TINY = r"[-+.0-9]+[eE]-0*[1-9][0-9]|[-+0-9]*\.[0-9]{29}[0-9]*[eE]-[0-9]"
-TINY = rf'[:\[,]\s*({_TINY})|"({_TINY})[0-9]*"|"[-+.0-9eE]*\\u00[2-46]'
-"""Numbers with more digits behind the point than Arrow has for decimals: it takes some of them for 0, and crashes with
-others.  They may be texts, also with escapes."""
+DIGITS_MAX = 38
+"""Of a decimal of Arrow."""
+EXPONENT = r'[:\[,]\s*[-.0-9]+[eE]|"[-+.0-9]+[eE][-+0-9]+"|"[-+.0-9eE]*\\u00[2-46]'
+"""Numbers with an exponent: for a decimal, Arrow takes some of them for 0, and crashes with others.  They may be texts,
+also with escapes."""
 _t = pa.types
 
 
@@ -90,7 +91,8 @@ def _objects(texts: pa.Array, read: pa.StructType) -> pa.StructArray:
         texts = pc.replace_substring(texts, "\n", "\r")
     lines = pa.ListArray.from_arrays(array_of(np.array([0, len(texts)], np.int32), pa.int32()), texts)
     together = pc.binary_join(lines, LINE)
-    if _has_decimals(read) and pc.match_substring_regex(together, TINY)[0].as_py():
+    scales = _scales(read)
+    if scales and pc.match_substring_regex(together, f"{EXPONENT}|{_too_long(max(scales))}")[0].as_py():
         raise _NotCommon
     joined = together.buffers()[2]
     table = json.read_json(
@@ -105,9 +107,17 @@ def _objects(texts: pa.Array, read: pa.StructType) -> pa.StructArray:
     )
 
 
-def _has_decimals(kind: pa.DataType) -> bool:
-    inner = (kind.field(number).type for number in range(kind.num_fields))
-    return bool(_t.is_decimal(kind)) or any(map(_has_decimals, inner))
+@lru_cache(maxsize=256)
+def _scales(kind: pa.DataType) -> set[int]:
+    """Of the decimals in a type."""
+    if _t.is_decimal(kind):
+        return {kind.scale}
+    return set().union(*(_scales(kind.field(number).type) for number in range(kind.num_fields)))
+
+
+def _too_long(scale: int) -> str:
+    """Numbers with so many digits before the point that Arrow has no room for those behind it: the sum overflows."""
+    return rf'[:\[,]\s*"?[-+]?0*[1-9][0-9]{{{DIGITS_MAX - scale}}}'
 
 
 def _bytes(texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:

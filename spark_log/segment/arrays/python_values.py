@@ -146,13 +146,16 @@ def _leaf(kind: pa.DataType) -> _Check:
 
 
 def _decimal(kind: pa.DataType) -> _Check:
-    """Arrow may crash if a number has many more digits behind the point than the type."""
+    """Arrow may crash if a number has many more digits than the type."""
     of_type = _leaf(kind)
 
     def check(value: Any) -> str:
         if reason := of_type(value):
             return reason
-        if not isinstance(value, Decimal) or value.adjusted() >= -kind.scale - (0 if value else DIGITS_MAX):
+        if not isinstance(value, Decimal):
+            return ""
+        first = value.adjusted()
+        if -kind.scale <= first < kind.precision - kind.scale or not (value or abs(first) > DIGITS_MAX):
             return ""
         return f"{value!s:.80} does not fit {sql_type(kind)}: {_limits(value, kind)}"
 

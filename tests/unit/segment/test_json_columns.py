@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +20,9 @@ LEAVES = {
     "SMALLINT": ["-32768", "5"],
     "INT": ["2147483647", "-7"],
     "BIGINT": ["9223372036854775807", "-9223372036854775808", "9007199254740993"],
-    "FLOAT": ["0.1", "16777217", "2e-05", "5"],
-    "DOUBLE": ["0.1", "1E-9", "9007199254740993", "-1.5E+3", "123456789012345678901234567890"],
-    "DECIMAL(4,2)": ["12.34", "-99.99", "5", "1.5", '"0.25"', "1e1"],
+    "FLOAT": ["0.1", "16777217", "1.17549429e-38", "5"],
+    "DOUBLE": ["0.1", "1e-320", "9007199254740993", "-1.5E+3", "123456789012345678901234567890"],
+    "DECIMAL(4,2)": ["12.34", "-99.99", "5", "1.5", '"0.25"'],
     "DECIMAL(38,10)": ["1234567890123456789012345678.0123456789", "0.1"],
     "STRING": ['"x"', '""', '"é\\u0000\\n"', '"\\ud83d\\ude00"', '"\\\\\\""'],
     "BINARY": ['""', '"YQ=="', '"YWI="', '"YWJj"', '"+/+/"'],
@@ -45,6 +46,10 @@ ODD = [
         "0e-999999999",
         "1e-41",
         "1e-00041",
+        "1e1",
+        "123456789012345678901234567890.5",
+        '"-123456789012345678901234567890.5"',
+        "579.3781594533341",
         "1e-320",
         "1.17549429e-38",
         "0." + "0" * 37 + "1e-3",
@@ -152,11 +157,25 @@ def test_what_is_read_together_is_what_is_read_one_by_one(odd: list[bytes | None
     agrees(odd)
 
 
-def agrees(odd: list[bytes | None]) -> bool:
+@given(
+    st.integers(1, 38).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits))),
+    st.decimals(allow_nan=False, allow_infinity=False) | st.decimals(-(10**38), 10**38) | st.decimals(-9999, 9999),
+    st.sampled_from(["{}", '"{}"', "{:f}", '"{:f}"']),
+)
+@example((38, 18), Decimal("123456789012345678901234567890.5"), "{}")
+@example((38, 37), Decimal("-579.3781594533341"), '"{}"')
+@example((38, 37), Decimal("9.3781594533341"), "{}")
+def test_decimals_are_read_together_as_one_by_one(digits: tuple[int, int], number: Decimal, form: str) -> None:
+    """Arrow multiplies numbers until they have the digits of the type, also if there is no room for them."""
+    text = form.format(number if abs(number.adjusted()) < 500 else Decimal(0))
+    agrees([f'{{"a": {text}}}'.encode()], pa.struct([("a", pa.decimal128(*digits))]))
+
+
+def agrees(odd: list[bytes | None], kind: pa.StructType = KIND) -> bool:
     """Whether texts are read together, among others."""
     texts = pa.array([*[b"{}"] * 50, *odd, *[b"{}"] * 50], pa.binary())
-    found = columns_of_json(texts, KIND)
-    expected, errors = _one_by_one(texts.to_pylist(), KIND, strict=True)
+    found = columns_of_json(texts, kind)
+    expected, errors = _one_by_one(texts.to_pylist(), kind, strict=True)
     if found is not None:
         found.validate(full=True)
         assert not errors and found.equals(expected), odd
@@ -174,12 +193,13 @@ def test_each_odd_value_of_each_type() -> None:
 @pytest.mark.parametrize("name", list(FIELDS))
 def test_common_values_are_read_together(name: str) -> None:
     """Of each type, with nulls and missing fields, and records without a value."""
+    kind = pa.struct([KIND.field(name)])
     texts = [f'{{"{name}": {text}}}'.encode() for text in [*FIELDS[name], "null"]]
     rows = pa.array([*texts, None, b"{}", b"{ \n}", *[texts[0]] * 100], pa.binary())
-    found = columns_of_json(rows, KIND)
+    found = columns_of_json(rows, kind)
     assert found is not None
-    assert found.equals(_one_by_one(rows.to_pylist(), KIND, strict=True)[0])
-    assert found.slice(2).equals(columns_of_json(rows.slice(2), KIND))
+    assert found.equals(_one_by_one(rows.to_pylist(), kind, strict=True)[0])
+    assert found.slice(2).equals(columns_of_json(rows.slice(2), kind))
 
 
 def test_tiny_numbers_are_read_together_without_decimals() -> None:
