@@ -7,12 +7,14 @@ a batch, and no further in it when there are enough errors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
 from spark_log.client.producer.topic_rules import Fault, TopicSpec
 from spark_log.errors import InvalidRecord
+from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.json_columns import columns_of_json
 from spark_log.segment.json_values import json_or_errors
 from spark_log.segment.record_columns import Rows
@@ -20,8 +22,36 @@ from spark_log.segment.typed_rows import sifted
 
 PORTION = 1_000
 """Values that are read together in a batch with errors."""
+CELLS_MAX = 8 << 20
+"""Values in the columns of a batch: an empty record has one in each column, and a null in a list of objects, too."""
+CELL_BYTES = 8
+"""Memory for a value counts as so many of them at least."""
 FRAMED = b"\0"
 """Confluent's serializers begin with it, and with the id of a schema."""
+
+
+def cells_of(schema: TopicSchema, records: int, body: bytes | memoryview) -> int:
+    """The most values that the records of a batch have in all columns, given their bytes."""
+    kind = pa.struct(list(schema.columns))
+    cells, item = records * _width(kind), _item_width(kind)
+    if item > 1:
+        data = bytes(body)
+        cells += (data.count(b"{") + data.count(b"null")) * item
+    return cells
+
+
+@lru_cache(maxsize=256)
+def _width(kind: pa.DataType) -> int:
+    """How many columns a value has; a list or a map is one."""
+    return sum(_width(field.type) for field in kind) if pa.types.is_struct(kind) else 1
+
+
+@lru_cache(maxsize=256)
+def _item_width(kind: pa.DataType) -> int:
+    """How many columns an item of a list or map has, of the widest one in a type; 0: there is none."""
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    own = 0 if pa.types.is_struct(kind) else max(map(_width, inner), default=0)
+    return max([own, *map(_item_width, inner)])
 
 
 def typed_rows(given: Rows, spec: TopicSpec, counts: Sequence[int], wrong_max: int) -> tuple[Rows, Fault | None]:

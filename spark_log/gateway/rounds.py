@@ -52,7 +52,7 @@ from spark_log.gateway.produced_batches import (
     records_of,
     uncompressed,
 )
-from spark_log.gateway.produced_columns import typed_rows
+from spark_log.gateway.produced_columns import CELL_BYTES, CELLS_MAX, cells_of, typed_rows
 from spark_log.gateway.record_batch import HEADER_BYTES, US_PER_MS, sealed
 from spark_log.gateway.stored_batches import Encoded, StoredBatches
 from spark_log.journal.journal import Journal
@@ -176,11 +176,23 @@ class RoundWriter:
             data: bytes | memoryview = b""
             try:
                 data = uncompressed(one.batch)
+                size += max(len(data), one.batch.records * RECORD_BYTES, self._cells(one, data) * CELL_BYTES)
             except RefusedBatch as error:
                 one.refuse(error)
             part.append(_Body(one, data))
-            size += max(len(data), one.batch.records * RECORD_BYTES)
         return part
+
+    def _cells(self, one: Waiting, data: bytes | memoryview) -> int:
+        """The values in the columns of a batch; 0: its topic has no schema.  Raises RefusedBatch."""
+        schema = schema_of(self._journal.state, one.topic_id)
+        cells = 0 if schema is None else cells_of(schema, one.batch.records, data)
+        if cells > CELLS_MAX:
+            raise RefusedBatch(
+                MESSAGE_TOO_LARGE,
+                f"{one.batch.records} records may have {cells} values in the columns of topic {one.topic!r}, and a "
+                f"batch may have {CELLS_MAX}: send smaller batches",
+            )
+        return cells
 
     def _write(self, part: Sequence[_Body]) -> None:
         """Write what is not refused, again if the log has changed meanwhile."""

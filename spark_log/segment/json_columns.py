@@ -29,7 +29,7 @@ DAY = r"[1-9]\d{3}-\d\d-\d\d"
 TIME = rf"^{DAY}[T ]\d\d:\d\d:\d\d(\.\d{{3}}(\d{{3}})?)?"
 BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 DIGITS_MAX = 38
-"""Of a decimal of Arrow."""
+"""The most digits that a decimal of Arrow has."""
 EXPONENT = r'[:\[,]\s*[-.0-9]+[eE]|"[-+.0-9]+[eE][-+0-9]+"|"[-+.0-9eE]*\\u00[2-46]'
 """Numbers with an exponent: for a decimal, Arrow takes some of them for 0, and crashes with others.  They may be texts,
 also with escapes."""
@@ -109,7 +109,7 @@ def _objects(texts: pa.Array, read: pa.StructType) -> pa.StructArray:
 
 @lru_cache(maxsize=256)
 def _scales(kind: pa.DataType) -> set[int]:
-    """Of the decimals in a type."""
+    """The digits behind the point of each decimal in a type."""
     if _t.is_decimal(kind):
         return {kind.scale}
     return set().union(*(_scales(kind.field(number).type) for number in range(kind.num_fields)))

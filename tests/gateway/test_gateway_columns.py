@@ -20,6 +20,7 @@ from spark_log.client.topic_creation import set_schema
 from spark_log.gateway.api import INIT_PRODUCER_ID, PRODUCE
 from spark_log.gateway.error_codes import INVALID_RECORD, MESSAGE_TOO_LARGE, NONE
 from spark_log.gateway.messages import InitProducerIdRequest, ProducedPartition, ProducedTopic, ProduceRequest
+from spark_log.gateway.produced_columns import CELLS_MAX
 from spark_log.schema.topic_schema import as_schema
 from tests.blocks import blocks
 from tests.cli.commands import ROOT, Pylog
@@ -225,6 +226,23 @@ def test_bombs_of_json_are_refused(log: spark_log.Log, serve: Serve) -> None:
     assert all(len(result.error_message) <= 1000 for result in found[:-1])
     (large,) = produce(gateway, ("t", 0, batch(b'{"s": "%s"}' % (b"x" * 1_000_000))))
     assert large.error_code == MESSAGE_TOO_LARGE and log.read("t").num_rows == 100
+
+
+# Promise: gateway.md#limits
+@pytest.mark.parametrize(
+    "inside", ["{}", "a STRUCT<{}>", "l ARRAY<STRUCT<{}>>", "m MAP<STRING, STRUCT<x: STRUCT<{}>>>"]
+)
+def test_more_values_than_memory_are_refused(log: spark_log.Log, serve: Serve, inside: str) -> None:
+    """Few bytes may be many values, since a record, or an item of a list, may leave all its fields out."""
+    columns, sign = 400, ":" if "STRUCT" in inside else ""
+    log.create_topic(NewTopic("t", 1, schema=inside.format(", ".join(f"c{n}{sign} BIGINT" for n in range(columns)))))
+    size = CELLS_MAX // columns + 1
+    items = {"l": b'{"l": [%s]}' % b",".join([b"null"] * size), "m": b'{"m": {%s}}' % (b'"a":{},' * size)[:-1]}
+    bomb = items.get(inside[0] if " " in inside else "")
+    sent = batch(bomb or b"{}", *[b"{}"] * (0 if bomb else size - 1), codec=1)
+    large, good = produce(serve(), ("t", 0, sent), ("t", 0, batch(b"{}", b"{}")))
+    assert large.error_code == MESSAGE_TOO_LARGE and "send smaller batches" in large.error_message
+    assert good.error_code == NONE and log.read("t", columns=["offset"]).num_rows == 2
 
 
 WIDE = (

@@ -19,7 +19,7 @@ from spark_log.segment.record_columns import typed_array
 from spark_log.text import shown, type_of
 
 DIGITS_MAX = 38
-"""Of a decimal of Arrow."""
+"""The most digits that a decimal of Arrow has."""
 
 _t = pa.types
 _Check = Callable[[Any], str]
