@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.segment.arrays.numpy_arrays import array_of, mask_of, numbers_of
+from spark_log.segment.arrays.python_values import DIGITS_MAX
 from spark_log.segment.convert_types import is_text
 
 TEXTS_MIN = 100
@@ -28,8 +29,6 @@ OPEN, CLOSE, NUL, LINE_END = b"{}\0\n"
 DAY = r"[1-9]\d{3}-\d\d-\d\d"
 TIME = rf"^{DAY}[T ]\d\d:\d\d:\d\d(\.\d{{3}}(\d{{3}})?)?"
 BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
-DIGITS_MAX = 38
-"""The most digits that a decimal of Arrow has."""
 EXPONENT = r'[:\[,]\s*[-.0-9]+[eE]|"[-+.0-9]+[eE][-+0-9]+"|"[-+.0-9eE]*\\u00[2-46]'
 """Numbers with an exponent: for a decimal, Arrow takes some of them for 0, and crashes with others.  They may be texts,
 also with escapes."""
