@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from spark_log.client.producer.delivery import BlockedPlace
 from spark_log.gateway.rounds import NO_OUTCOME, RoundWriter, Waiting, WrittenRound
@@ -100,7 +100,7 @@ class _RoundQueue:
             linger_s = 0.0 if self._journal.metadata.local else LINGER_REMOTE_S
             if self._bytes < ROUND_BYTES and (pause_s := max(linger_s, self._rested_s - self._loop.time())) > 0:
                 await asyncio.sleep(pause_s)
-            taken = list(self._take())
+            taken = self._take()
             ended = await self._threads.submit(self._writer.write, taken)
             self._rested_s = self._loop.time() + ended.cpu_s
             self._forget(taken)
@@ -109,16 +109,18 @@ class _RoundQueue:
                     one.done.set_result((one.repeated or one).outcome or NO_OUTCOME)
             self._note(self, ended)
 
-    def _take(self) -> Iterator[Waiting]:
-        size = 0
+    def _take(self) -> list[Waiting]:
+        size, taken, given_up = 0, list[Waiting](), list[Waiting]()
         while self._waiting and (not size or size + len(self._waiting[0].batch.body) <= ROUND_BYTES):
             one = self._waiting.popleft()
             self._bytes -= len(one.batch.body)
             if one.done.cancelled():  # nobody waits for it
-                self._forget([one])
+                given_up.append(one)
                 continue
             size += len(one.batch.body)
-            yield one
+            taken.append(one)
+        self._forget(given_up)
+        return taken
 
     def take_all(self) -> list[Waiting]:
         """The batches that wait, which this queue forgets."""

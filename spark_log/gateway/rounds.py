@@ -60,7 +60,7 @@ from spark_log.metadata.commits.decide_commits import Committed
 from spark_log.metadata.commits.kafka_producers import Numbered, is_lost, written, wrong
 from spark_log.metadata.records import KafkaBatch, KafkaBatches
 from spark_log.metadata.set_backs import lineage_of
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import ProducerKey, State, TopicKey
 from spark_log.metadata.topics.schemas import schema_of
 from spark_log.model import ACKS_ALL, ACKS_LEADER
 from spark_log.segment.record_columns import Rows
@@ -123,6 +123,11 @@ class Waiting:
         if one.producer_id < 0:
             return None
         return Numbered(one.producer_id, one.producer_epoch, one.sequence, one.records)
+
+    @property
+    def row(self) -> ProducerKey:
+        """Of its producer in the state."""
+        return self.batch.producer_id, self.topic, self.partition
 
     def refuse(self, error: RefusedBatch) -> None:
         self.outcome = WriteOutcome(error.code, str(error))
@@ -291,7 +296,7 @@ class RoundWriter:
         except SparkLogError as error:
             if isinstance(error, CHANGED) and not error.maybe_applied and not is_last:
                 return False
-            if isinstance(error, OF_A_TOPIC) and not error.maybe_applied and len(alone := _by_topic(accepted)) > 1:
+            if not error.maybe_applied and len(alone := self._alone(state, accepted, error)) > 1:
                 for part in alone:
                     self._write(part)
                 return True
@@ -303,6 +308,16 @@ class RoundWriter:
             return True
         self._note_written(state, committed, accepted)
         return True
+
+    def _alone(self, state: State, accepted: Sequence[_Body], error: SparkLogError) -> list[list[_Body]]:
+        """Parts of a refused round that are written one after the other, so that each is refused for its own fault."""
+        if isinstance(error, OF_A_TOPIC):
+            return _by_topic(accepted)
+        if not isinstance(error, OutOfOrderSequence):
+            return []
+        with suppress(SparkLogError):
+            self._journal.refresh()
+        return _by_race(state, self._journal.state, accepted)
 
     def _note_written(self, state: State, committed: Committed, accepted: Sequence[_Body]) -> None:
         """The outcomes of batches; those are kept that have become records as they are.
@@ -353,6 +368,16 @@ def _by_topic(bodies: Sequence[_Body]) -> list[list[_Body]]:
     for body in bodies:
         found.setdefault(body.of.topic_id, []).append(body)
     return list(found.values())
+
+
+def _by_race(before: State, now: State, bodies: Sequence[_Body]) -> list[list[_Body]]:
+    """The batches of producers that have written by another way since a state, at the end, and those of all others."""
+    rows = {body.of.row for body in bodies}
+    raced = {row[0] for row in rows if before.kafka_producers.get(row) != now.kafka_producers.get(row)}
+    found: tuple[list[_Body], list[_Body]] = [], []
+    for body in bodies:
+        found[body.of.batch.producer_id in raced].append(body)
+    return [part for part in found if part]
 
 
 def patience_ms(timeouts_ms: Sequence[int]) -> int:
@@ -416,8 +441,9 @@ def accept(
     for part in parts:
         _note_faults(left, part, now_ms)
     accepted = _in_order(state, [body for body in left if body.of.outcome is None], is_newest=is_newest)
-    numbers = [number for number, body in enumerate(left) if body in accepted]
-    rows = [part.rows.take(np.flatnonzero(np.isin(part.owner, numbers))) for part in parts] if accepted else []
+    chosen = set(accepted)
+    is_accepted = np.array([body in chosen for body in left])
+    rows = [part.rows.take(np.flatnonzero(is_accepted[part.owner])) for part in parts] if accepted else []
     return accepted, [one for one in rows if one.num_rows]
 
 
@@ -481,13 +507,16 @@ class _Part(NamedTuple):
 
 def _parts(state: State, bodies: Sequence[_Body], records: pa.RecordBatch, owner: Numbers) -> Iterator[_Part]:
     """The records of bytes, and those of each topic with a schema."""
-    groups = dict[str, list[int]]()
-    for number, body in enumerate(bodies):
-        groups.setdefault(body.of.topic if body.typed else "", []).append(number)
-    for topic, numbers in groups.items():
-        mine = owner if len(groups) == 1 else owner[np.isin(owner, numbers)]
-        given = records if len(groups) == 1 else records.take(pa.array(np.flatnonzero(np.isin(owner, numbers))))
-        batches = [bodies[number] for number in numbers]
+    groups = dict[str, list[_Body]]()
+    for body in bodies:
+        groups.setdefault(body.of.topic if body.typed else "", []).append(body)
+    number = {topic: at for at, topic in enumerate(groups)}
+    of = np.array([number[body.of.topic if body.typed else ""] for body in bodies])[owner]
+    order = np.argsort(of, kind="stable")
+    ends = np.searchsorted(of[order], np.arange(len(groups)), side="right")
+    for (topic, batches), at in zip(groups.items(), np.split(order, ends[:-1]), strict=True):
+        mine = owner if len(groups) == 1 else owner[at]
+        given = records if len(groups) == 1 else records.take(pa.array(at))
         rows = _rows(state, batches, given)
         if topic:
             counts = [body.of.batch.records for body in batches]
@@ -510,32 +539,34 @@ def _rows(state: State, bodies: Sequence[_Body], records: pa.RecordBatch) -> Top
 def _note_faults(bodies: Sequence[_Body], part: _Part, now_ms: int) -> None:
     """A batch with records that violate the rules of its topic is refused as a whole, and they are named."""
     owner = part.owner
-    first = np.searchsorted(owner, np.arange(len(bodies)))
     for fault in (*filter(None, (part.misfits,)), *faults_of(part.rows, now_ms)):
         wrong = np.flatnonzero(fault.rows)
-        for number in np.unique(owner[wrong]).tolist():
+        numbers, at = np.unique(owner[wrong], return_index=True)
+        firsts = np.searchsorted(owner, numbers)
+        for number, first, rows in zip(numbers.tolist(), firsts.tolist(), np.split(wrong, at[1:]), strict=False):
             if (one := bodies[number].of).outcome is None:
-                at = wrong[owner[wrong] == number][:WRONG_MAX].tolist()
-                named = [(row - int(first[number]), fault.reason(row)) for row in at]
+                named = [(row - first, fault.reason(row)) for row in rows[:WRONG_MAX].tolist()]
                 one.outcome = WriteOutcome(write_code_of(fault.kind("")), named[0][1], wrong=named)
 
 
 def _in_order(state: State, bodies: Sequence[_Body], *, is_newest: bool) -> list[_Body]:
     """The batches whose sequence is the next one of their producer.  A repeated batch gets the outcome of the first."""
-    accepted, last = list[_Body](), dict[tuple[int, TopicKey], list[Waiting]]()
+    accepted, last = list[_Body](), dict[tuple[TopicKey, int], Numbered]()
+    firsts = dict[tuple[TopicKey, Numbered], Waiting]()
     for body in bodies:
         one, numbers = body.of, body.of.numbers
         if numbers is not None:
-            before = last.setdefault((numbers.producer, one.key), [])
-            one.repeated = next((other for other in before if other.numbers == numbers), None)
+            row = one.key, numbers.producer
+            one.repeated = firsts.get((one.key, numbers))
             if one.repeated is not None:
                 continue
-            if why := wrong(state, one.key, numbers, before[-1].numbers if before else None):
+            if why := wrong(state, one.key, numbers, last.get(row)):
                 if not is_newest:
                     raise OldState
                 code = INVALID_PRODUCER_EPOCH if why.is_fenced else OUT_OF_ORDER_SEQUENCE_NUMBER
                 one.outcome = WriteOutcome(code, why.text)
                 continue
-            before.append(one)
+            last[row] = numbers
+            firsts[one.key, numbers] = one
         accepted.append(body)
     return accepted

@@ -537,8 +537,14 @@ def _expire_producers(state: State, record: r.ExpireProducersRecord) -> State:
         known = producers.get(name)
         if known is not None and known.version <= state.fence:
             producers = producers.delete(name)
-    rows = [key for key in record.kafka if (row := state.kafka_producers.get(key)) and row.version <= state.fence]
-    return replace(state, producers=producers, kafka_producers=without(state.kafka_producers, rows))
+    known_rows = {key: state.kafka_producers.get(key) for key in record.kafka}
+    rows = {key: row for key, row in known_rows.items() if row is not None and row.version <= state.fence}
+    return replace(
+        state,
+        producers=producers,
+        kafka_producers=without(state.kafka_producers, rows),
+        kafka_expired=max((state.kafka_expired, *(row.time for row in rows.values()))),
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- coordinators

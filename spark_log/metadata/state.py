@@ -349,6 +349,8 @@ class State:
     """The partitions that have been compacted."""
     producers: Map[str, ProducerState] = field(default_factory=Map)
     kafka_producers: Map[ProducerKey, KafkaProducer] = field(default_factory=Map)
+    kafka_expired: int = -1
+    """The latest time of a row of `kafka_producers` that has expired; -1: none has."""
     groups: Map[str, GroupState] = field(default_factory=Map)
     coordinator: Leadership = field(default_factory=Leadership)
     forgotten: Map[tuple[str, str, int], Forgotten] = field(default_factory=Map)

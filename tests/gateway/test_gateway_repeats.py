@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,14 @@ from spark_log.gateway.api import API_VERSIONS, PRODUCE
 from spark_log.gateway.error_codes import (
     INVALID_PRODUCER_EPOCH,
     INVALID_RECORD,
+    KAFKA_STORAGE_ERROR,
     NONE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     TOPIC_AUTHORIZATION_FAILED,
 )
 from spark_log.gateway.messages import ApiVersionsRequest, ProducedPartition, ProducedTopic, ProduceRequest
 from spark_log.gateway.produced_batches import HEADERS_MAX, HEADERS_TOGETHER_MAX, parse_batch
-from spark_log.gateway.rounds import RoundWriter, Waiting, WriteOutcome, patience_ms
+from spark_log.gateway.rounds import TRIES, RoundWriter, Waiting, WriteOutcome, patience_ms
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commits.kafka_producers import RANDOM_BITS, producer_id
 from spark_log.server.tokens import parse_tokens
@@ -132,6 +135,84 @@ def test_a_producer_continues_in_a_topic_that_was_created_again(log: spark_log.L
         (NONE, 2),
     ]
     assert values(log) == [b"new", b"new", b"first", b"new"]
+
+
+# Promise: gateway.md#writes
+def test_a_batch_that_had_no_answer_continues_in_a_topic_that_was_created_again(
+    log: spark_log.Log, write: Write
+) -> None:
+    """Its client sends it again, with those behind it."""
+    one = new_id()
+    sent = [("orders", 0, batch(b"%d" % n, producer=one, sequence=n)) for n in range(5)]
+    assert write(*sent[:4]) == [(NONE, n) for n in range(4)]
+    log.admin.delete_topics(["orders"])
+    log.create_topic(NewTopic("orders", 1))
+    assert write(sent[2]) == [(NONE, 0)]
+    assert write(*sent[2:]) == [(NONE, n) for n in range(3)]
+    assert values(log) == [b"2", b"3", b"4"]
+
+
+def calls_of(write: Write, count: int) -> int:
+    """How many calls it takes to write a round of batches of a producer, each of them twice."""
+    one, calls = new_id(), 0
+    sent = [("orders", 0, batch(b"x", producer=one, sequence=n // 2)) for n in range(2 * count)]
+
+    def count_call(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count_call)
+    try:
+        found = write(*sent)
+    finally:
+        sys.setprofile(before)
+    assert {code for code, _ in found} == {NONE} and found[0::2] == found[1::2]
+    return calls
+
+
+# Promise: gateway.md#limits
+def test_a_round_takes_as_long_as_its_batches(write: Write) -> None:
+    """A request may name a partition thousands of times, and all other writes of the gateway wait for the round."""
+    calls_of(write, 1)
+    assert calls_of(write, 400) < 2.2 * calls_of(write, 200)
+
+
+class OvertakenStore(Wrapper):
+    """Something happens before each upload."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.happens: Callable[[], object] = lambda: None
+
+    def put(self, key: str, chunks: Any) -> None:
+        if key.startswith(DATA):
+            self.happens()
+        super().put(key, chunks)
+
+
+# Promise: gateway.md#writes
+@pytest.mark.parametrize("uploads", [TRIES, 100])
+def test_a_producer_that_writes_through_two_gateways_fails_no_other(
+    log: spark_log.Log, rounds: Callable[[spark_log.Log], Write], uploads: int
+) -> None:
+    """The batches of its neighbours are written, however often another gateway is faster with one of its own."""
+    store, one, other = OvertakenStore(open_store(log.url, None, "os")), new_id(), new_id()
+    overtaken = spark_log.Log(Journal.open(store, create=False))
+    write, write_here = rounds(log), rounds(overtaken)
+    sent = [("orders", 0, batch(b"%d" % n, producer=one, sequence=n)) for n in range(8)]
+    faster = iter(sent[:uploads])
+    store.happens = lambda: [write(batch_of) for batch_of in islice(faster, 1)]
+    neighbours = [("orders", 1, batch(b"x", producer=other, sequence=0)), ("orders", 1, batch(b"y"))]
+    found = write_here(*sent[:7], *neighbours)
+    assert found[7:] == [(NONE, 0), (NONE, 1)]
+    if uploads == TRIES:
+        assert found[:7] == [(NONE, n) for n in range(7)]
+    else:
+        assert found[0] == (NONE, 0) and found[6] == (KAFKA_STORAGE_ERROR, -1)
+    assert values(log, partition=1) == [b"x", b"y"]
+    assert values(log) == [b"%d" % n for n in range(len(values(log)))]
+    overtaken.close()
 
 
 def test_a_rule_that_was_changed_elsewhere_concerns_its_topic_alone(log: spark_log.Log, write: Write) -> None:

@@ -80,9 +80,7 @@ def batches_of(known: KafkaProducer) -> list[WrittenBatch]:
 def written(state: State, key: TopicKey, batch: Numbered) -> WrittenBatch | None:
     """The batch in the log that this one repeats."""
     known = _known(state, key, batch.producer)
-    if known is None or (known.topic_id, known.epoch) != (key[0], batch.epoch):
-        return None
-    return next((one for one in batches_of(known) if one[:2] == batch[2:]), None)
+    return None if known is None or known.topic_id != key[0] else _kept(known, batch)
 
 
 def is_lost(state: State, key: TopicKey, batch: WrittenBatch) -> bool:
@@ -104,15 +102,27 @@ def wrong(state: State, key: TopicKey, batch: Numbered, before: Numbered | None 
     if batch.epoch < last.epoch:
         return WrongBatch(f"epoch {batch.epoch}, and the last one was {last.epoch}", True)
     expected = last.next if batch.epoch == last.epoch else 0
-    begins = before is None and known is not None and known.topic_id != key[0] and batch.first == 0
-    return (
-        None if begins or batch.first == expected else WrongBatch(f"sequence {batch.first}, expected {expected}", False)
-    )
+    if batch.first == expected or (before is None and known is not None and _begins(known, key, batch)):
+        return None
+    return WrongBatch(f"sequence {batch.first}, expected {expected}", False)
 
 
 def _known(state: State, key: TopicKey, producer: int) -> KafkaProducer | None:
     topic = state.topics.get(key[0])
     return None if topic is None else state.kafka_producers.get((producer, topic.name, key[1]))
+
+
+def _kept(known: KafkaProducer, batch: Numbered) -> WrittenBatch | None:
+    """The batch of a row that this one repeats."""
+    if known.epoch != batch.epoch:
+        return None
+    return next((one for one in batches_of(known) if one[:2] == batch[2:]), None)
+
+
+def _begins(known: KafkaProducer, key: TopicKey, batch: Numbered) -> bool:
+    """Whether a batch is the first one in a topic that was created again: sequence 0, or one that the client sends
+    again, because it had no answer from the former topic."""
+    return known.topic_id != key[0] and (batch.first == 0 or _kept(known, batch) is not None)
 
 
 def _last(known: KafkaProducer, producer: int) -> Numbered:
@@ -122,9 +132,13 @@ def _last(known: KafkaProducer, producer: int) -> Numbered:
 
 def _may_have_expired(state: State, producer: int) -> bool:
     """Whether the log may have known a producer that it does not know.  Otherwise, a batch is missing before this one:
-    it was refused, and its client sends it again."""
+    it was refused, and its client sends it again.
+
+    Rows may have expired by a shorter time than the present one.
+    """
     made_ms = (producer >> RANDOM_BITS) * HOUR_MS
-    return state.time - made_ms >= cluster_config(state.configs, "producer.id.expiration.ms")
+    usual_ms = state.time - cluster_config(state.configs, "producer.id.expiration.ms")
+    return made_ms <= max(usual_ms, state.kafka_expired)
 
 
 # ------------------------------------------------------------------------------------------------------------- decision

@@ -89,6 +89,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     features: list[tuple[str, int]] = []
     copies_made: int = 0
     groups_made: int = 0
+    kafka_expired: int = -1
     log: str = ""
     """The id of the log, for `pylog repair`; empty in checkpoints that others write, such as backups."""
     line: list[str] = []
@@ -326,6 +327,7 @@ def _header(state: State, log: str = "") -> Header:
         features=sorted(state.features.items()),
         copies_made=state.copies_made,
         groups_made=state.groups_made,
+        kafka_expired=state.kafka_expired,
         log=log,
         line=list(state.line),
         strays=list(state.strays),
@@ -502,5 +504,6 @@ class _Maps:
             erasures=self._maps["erasures"].finish(),
             former_roots=self._maps["former_roots"].finish(),
             groups_made=header.groups_made,
+            kafka_expired=header.kafka_expired,
             reassignments=self._maps["reassignments"].finish(),
         )

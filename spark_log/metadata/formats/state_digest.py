@@ -23,7 +23,7 @@ from spark_log.metadata.maps.column_map import PART_ROWS, ColumnMap
 from spark_log.metadata.maps.layered_map import LayeredMap
 from spark_log.metadata.state import State
 
-DIGEST_FORM = 9
+DIGEST_FORM = 10
 """Raise it with each change of what is hashed: nodes compare digests of one form only."""
 Hashes = npt.NDArray[np.uint64]
 _FACTOR = 0x9E3779B97F4A7C15

@@ -69,6 +69,7 @@ def _times(state: State) -> Iterator[Dated]:
         yield f"the producer {name}", producer.time
     for key3, row3 in state.kafka_producers.items():
         yield f"Kafka's producer {key3}", row3.time
+    yield "Kafka's producer that has expired", state.kafka_expired
     for key, part in state.cleaned.items():
         yield from ((f"a pass over {shown_partition(state, key)}", time) for _, time in part.horizons)
     for removed, when in state.forgotten.items():

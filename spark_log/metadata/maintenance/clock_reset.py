@@ -31,6 +31,7 @@ def reset_clock(state: State, time: int) -> State | None:
         topics=_clamped(state.topics, lambda topic: topic._replace(created_ms=min(topic.created_ms, time))),
         producers=_clamped(state.producers, lambda known: known._replace(time=min(known.time, time))),
         kafka_producers=_clamped(state.kafka_producers, lambda row: row._replace(time=min(row.time, time))),
+        kafka_expired=min(state.kafka_expired, time),
         groups=_clamped(state.groups, lambda group: _group_by(group, time)),
         coordinator=state.coordinator._replace(since=min(state.coordinator.since, time)),
         cleaned=_clamped(state.cleaned, lambda part: _cleaned_by(part, time)),

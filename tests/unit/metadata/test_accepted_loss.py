@@ -99,6 +99,7 @@ STATE = State(
         }
     ),
     kafka_producers=Map({(1, "orders", 0): KafkaProducer(OLD, 2, 3, 4, b"packed")}),
+    kafka_expired=5,
     groups=Map(
         {
             "g": GroupState(

@@ -111,6 +111,7 @@ states = st.builds(
     kafka_producers=map_of(
         st.tuples(number, text, number), st.builds(s.KafkaProducer, text, *[number] * 3, st.binary())
     ),
+    kafka_expired=st.just(-1) | number,
     groups=map_of(text, group),
     coordinator=st.just(s.Leadership()) | st.builds(s.Leadership, st.integers(1, 9), text, text, number),
     forgotten=map_of(st.tuples(text, text, number), st.builds(s.Forgotten, number, number)),
@@ -266,6 +267,7 @@ def plain_state(copies: int = 0) -> State:
             {"p": s.ProducerState(1, "h", ("g",), False, 7, 1, last_commit(4, 7, {("id-1", 0): (4, 8)}, "f"))}
         ),
         kafka_producers=Map({(1 << 62, "orders", 0): s.KafkaProducer("id-1", 3, 7, 1, b"\x91\x94\x05\x02\x04\xff")}),
+        kafka_expired=8,
         groups=Map(
             {
                 "g": s.GroupState(2, "m", Map({("id-1", 0): s.GroupPosition(5, "note", 1, 8)}), 1),

@@ -19,6 +19,7 @@ from spark_log.metadata.maintenance.decide_maintenance import bootstrap_records
 from spark_log.metadata.replay import next_version, replay, replay_records
 from spark_log.metadata.state import State
 from tests.unit.metadata.checkpoints import checkpoint_of
+from tests.unit.test_pages import ROOT
 
 
 def raised(level: int, name: str = METADATA_VERSION) -> r.Batch:
@@ -79,6 +80,15 @@ def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:
     data = checkpoint_of(json.loads(state_json(state)) | {"invented": 1})
     with pytest.raises(UnsupportedVersion, match=f"at level {TOMORROW} of {METADATA_VERSION}"):
         decode_checkpoint(data, "meta/ckpt/7")
+
+
+# Promise: format/metadata.md#levels
+def test_level_1_has_what_is_new_until_the_first_release() -> None:
+    """Then this fails, and the next field needs a level."""
+    changes, page = (" ".join((ROOT / name).read_text().split()) for name in ("CHANGELOG.md", "docs/format/metadata.md"))
+    assert "0.1.0, not released yet" in changes
+    assert "until the first release, what is new is added to it" in page
+    assert SUPPORTED == {METADATA_VERSION: 1}
 
 
 # Promise: format/metadata.md#levels

@@ -15,6 +15,7 @@ from spark_log.metadata import commands as c
 from spark_log.metadata.commits.decide_commits import decide_commit
 from spark_log.metadata.commits.kafka_producers import (
     BATCHES_KEPT,
+    HOUR_MS,
     RANDOM_BITS,
     SEQUENCES,
     Numbered,
@@ -182,6 +183,25 @@ def test_an_idle_producer_expires_behind_the_fence(log: History, key: TopicKey) 
     commit(log, key, Numbered(one, 0, 3, 1))
 
 
+# Promise: gateway.md#writes
+def test_a_producer_that_was_forgotten_continues_whatever_the_time_is_by_now(log: History, key: TopicKey) -> None:
+    """It expired by a shorter one.  A producer that was made later cannot have expired."""
+    log.do(c.SetConfigs(name=None, changes={"producer.id.expiration.ms": "1000"}))
+    one = new_id(log)
+    commit(log, key, Numbered(one, 0, 0, 3))
+    log.now += HOUR_MS
+    later = new_id(log)
+    log.pass_fence()
+    commit(log, key, Numbered(later, 0, 0, 1))
+    assert log.do(c.Expire(only_producers=())) == 1
+    log.do(c.SetConfigs(name=None, changes={"producer.id.expiration.ms": str(7 * DAY_MS)}))
+    again = decode_checkpoint(encode_checkpoint(log.state), "x")
+    assert again == log.state
+    with pytest.raises(OutOfOrderSequence, match="sequence 3, expected 0"):
+        commit(log, (key[0], 1), Numbered(later, 0, 3, 1))
+    commit(log, key, Numbered(one, 0, 3, 1))
+
+
 def test_a_topic_that_is_created_again_has_other_batches(log: History, key: TopicKey) -> None:
     """A producer continues there with its next sequence, or with the first one."""
     one, other = new_id(log, 1), new_id(log, 2)
@@ -193,6 +213,26 @@ def test_a_topic_that_is_created_again_has_other_batches(log: History, key: Topi
         commit(log, again, Numbered(one, 0, 3, 1))
     commit(log, again, Numbered(one, 0, 2, 1), Numbered(other, 0, 0, 2))
     assert [len(batches_of(row)) for row in log.state.kafka_producers.values()] == [1, 1]
+
+
+# Promise: gateway.md#writes, format/metadata.md#kafkas-producers
+@pytest.mark.parametrize("answered", range(4))
+def test_a_batch_without_an_answer_is_written_again_in_the_topic_that_was_created_again(
+    log: History, key: TopicKey, answered: int
+) -> None:
+    """The client sends all from the first one on; none of another size, or of another epoch."""
+    one = new_id(log)
+    batches = [Numbered(one, 0, 2 * n, 2) for n in range(4)]
+    commit(log, key, *batches)
+    log.do(lambda state, now: decide_delete_topic(state, "t"))
+    again = log.create("t"), 0
+    for other in (batches[1]._replace(records=1), batches[1]._replace(first=3), batches[1]._replace(epoch=1)):
+        with pytest.raises(OutOfOrderSequence, match="expected"):
+            commit(log, again, other)
+    commit(log, again, *batches[answered:])
+    assert written(log.state, again, batches[-1]) is not None
+    with pytest.raises(OutOfOrderSequence, match="expected 8"):
+        commit(log, again, batches[answered]._replace(records=1))
 
 
 def test_times_of_the_log_are_those_of_the_commit(log: History) -> None:
@@ -226,6 +266,17 @@ def test_a_clock_that_is_set_back_takes_the_rows_with_it(log: History, key: Topi
     log.now = DAY_MS
     log.do(c.ResetClock(force=True))
     assert {row.time for row in log.state.kafka_producers.values()} == {DAY_MS + 1}
+
+
+def test_a_clock_that_is_set_back_takes_the_time_of_expired_rows_with_it(log: History, key: TopicKey) -> None:
+    """Otherwise, younger producers would pass for expired ones."""
+    commit(log, key, Numbered(new_id(log), 0, 0, 1))
+    log.pass_fence()
+    log.now += 2 * DAY_MS
+    assert log.do(c.Expire(only_producers=())) == 1 and log.state.kafka_expired > 400 * DAY_MS - 1
+    log.now = DAY_MS
+    log.do(c.ResetClock(force=True))
+    assert log.state.kafka_expired == log.state.time
 
 
 def test_records_and_checkpoints_have_the_batches(log: History, key: TopicKey) -> None:
