@@ -482,13 +482,21 @@ def _readable(bodies: Sequence[_Body], now_ms: int) -> tuple[Sequence[_Body], Re
     try:
         return bodies, _records(bodies, now_ms) if bodies else None
     except RefusedBatch:
-        for body in bodies:
-            try:
-                _records([body], now_ms)
-            except RefusedBatch as error:
-                body.of.refuse(error)
+        _refuse_unreadable(bodies, now_ms)
     left = [body for body in bodies if body.of.outcome is None]
     return left, _records(left, now_ms) if left else None
+
+
+def _refuse_unreadable(bodies: Sequence[_Body], now_ms: int) -> None:
+    """Looks for them in halves: most batches can be read, and many are read together in a fraction of the time."""
+    try:
+        _records(bodies, now_ms)
+    except RefusedBatch as error:
+        middle = len(bodies) // 2
+        if not middle:
+            bodies[0].of.refuse(error)
+        for half in (bodies[:middle], bodies[middle:]) if middle else ():
+            _refuse_unreadable(half, now_ms)
 
 
 def _records(bodies: Sequence[_Body], now_ms: int) -> ReadRecords:

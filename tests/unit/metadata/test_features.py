@@ -85,7 +85,9 @@ def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:
 # Promise: format/metadata.md#levels
 def test_level_1_has_what_is_new_until_the_first_release() -> None:
     """Then this fails, and the next field needs a level."""
-    changes, page = (" ".join((ROOT / name).read_text().split()) for name in ("CHANGELOG.md", "docs/format/metadata.md"))
+    changes, page = (
+        " ".join((ROOT / name).read_text().split()) for name in ("CHANGELOG.md", "docs/format/metadata.md")
+    )
     assert "0.1.0, not released yet" in changes
     assert "until the first release, what is new is added to it" in page
     assert SUPPORTED == {METADATA_VERSION: 1}
