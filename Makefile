@@ -95,6 +95,7 @@ sim: setup
 	$(BIN)/python -m simulation.quorum_sim --seeds 5000 --jobs 2
 	$(BIN)/python -m simulation.coordinator_sim --seeds 2000 --jobs 2
 	$(BIN)/python -m simulation.flow_sim --seeds 500 --jobs 2
+	$(BIN)/python -m simulation.gateway_sim --seeds 2000 --jobs 2
 	$(BIN)/python -m simulation.month
 
 # Random runs of a stream over a log, compared with a model: first Spark's calls without a JVM, then real Spark.

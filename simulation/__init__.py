@@ -1,7 +1,8 @@
 """Simulations of pylog's protocols with the real code: one seed decides everything.  In no wheel.
 
 `log_sim` has the commit protocol with clients and maintenance, `replica_sim` brokers and the ISR, `quorum_sim` the
-replicated log, `coordinator_sim` coordinators on a quorum, and `flow_sim` flows with state in the world of `log_sim`.
+replicated log, `coordinator_sim` coordinators on a quorum; in the world of `log_sim`, `flow_sim` has flows with state,
+and `gateway_sim` gateways with Kafka's idempotent producers.
 Each has a `world` with the order of events, an `oracle` with the promises, and `mutations`: rules of the product that
 are taken away, which it has to notice.
 `command.py` is their command line: `python -m simulation.log_sim --seeds 500`.  `month.py` runs a small log for a

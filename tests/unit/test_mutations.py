@@ -9,6 +9,7 @@ import pytest
 
 from simulation.coordinator_sim.mutations import MUTATIONS as COORDINATORS
 from simulation.flow_sim.mutations import MUTATIONS as FLOWS
+from simulation.gateway_sim.mutations import MUTATIONS as GATEWAYS
 from simulation.log_sim.mutations import MUTATIONS as LOGS
 from simulation.mutation import Mutation, Patch
 from simulation.quorum_sim.mutations import MUTATIONS as QUORUMS
@@ -20,7 +21,7 @@ def _is_there(patch: Patch) -> bool:
 
 
 @pytest.mark.parametrize(
-    "mutation", [mutation for rules in (COORDINATORS, FLOWS, LOGS, QUORUMS, REPLICAS) for mutation in rules.values()]
+    "mutation", [mutation for rules in (COORDINATORS, FLOWS, GATEWAYS, LOGS, QUORUMS, REPLICAS) for mutation in rules.values()]
 )
 def test_what_a_mutation_replaces_is_there(mutation: Mutation) -> None:
     assert [patch.name for patch in mutation.patches if not _is_there(patch)] == []
