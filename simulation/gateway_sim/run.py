@@ -50,7 +50,7 @@ RESTARTED = 0.3
 
 
 class Answer(NamedTuple):
-    """Of a gateway, to a batch."""
+    """The answer of a gateway to a batch."""
 
     sequence: int
     code: int

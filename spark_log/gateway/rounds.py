@@ -126,7 +126,7 @@ class Waiting:
 
     @property
     def row(self) -> ProducerKey:
-        """Of its producer in the state."""
+        """The key of its producer in the state."""
         return self.batch.producer_id, self.topic, self.partition
 
     def refuse(self, error: RefusedBatch) -> None:

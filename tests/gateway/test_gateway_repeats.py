@@ -196,7 +196,7 @@ class OvertakenStore(Wrapper):
 def test_a_producer_that_writes_through_two_gateways_fails_no_other(
     log: spark_log.Log, rounds: Callable[[spark_log.Log], Write], uploads: int
 ) -> None:
-    """The batches of its neighbours are written, however often another gateway is faster with one of its own."""
+    """The batches of its neighbours are written, however often another gateway is faster with one of the producer."""
     store, one, other = OvertakenStore(open_store(log.url, None, "os")), new_id(), new_id()
     overtaken = spark_log.Log(Journal.open(store, create=False))
     write, write_here = rounds(log), rounds(overtaken)

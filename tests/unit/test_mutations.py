@@ -21,7 +21,8 @@ def _is_there(patch: Patch) -> bool:
 
 
 @pytest.mark.parametrize(
-    "mutation", [mutation for rules in (COORDINATORS, FLOWS, GATEWAYS, LOGS, QUORUMS, REPLICAS) for mutation in rules.values()]
+    "mutation",
+    [mutation for rules in (COORDINATORS, FLOWS, GATEWAYS, LOGS, QUORUMS, REPLICAS) for mutation in rules.values()],
 )
 def test_what_a_mutation_replaces_is_there(mutation: Mutation) -> None:
     assert [patch.name for patch in mutation.patches if not _is_there(patch)] == []
