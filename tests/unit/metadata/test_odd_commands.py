@@ -86,13 +86,20 @@ WHOLE: tuple[Callable[[State], c.Single], ...] = (
     ),
     lambda state: c.Append(commit=commit(sequence=2, objects=()), spans=(("id", 1, 0, 1),), erased={"id": -1}),
     lambda state: c.Append(commit=commit(producer="p2", objects=()), schemas={"id": 0}, first_schemas={"id": "n INT"}),
+    lambda state: c.Append(
+        commit=commit(
+            producer="p3",
+            slices=((0, RUN),),
+            kafka_batches=(r.KafkaBatches("id", 1, (r.KafkaBatch(1, 0, 0, 1, 0),)),),
+        )
+    ),
     lambda state: gc.CommitOffsets(commit=POSITIONS, expected=(gc.Stand("id", 1, 5),), by=gc.Committer("m", "i")),
     lambda state: swap(state, lost=(r.LostOffsets("id", 1, 0, 1),)),
     swap,
     lambda state: c.MarkCleaned(partitions=(r.Cleaned("id", 1, 3),)),
     lambda state: c.Report(record=r.ListDroppedRecord(upload_epoch=1, object=f"data/{1:016x}/a.dropped")),
     lambda state: gc.JoinGroup(group="shared", member="m", share=Share(1, 3)),
-    lambda state: c.Expire(only_producers=("p",), only_groups=("g",)),
+    lambda state: c.Expire(only_producers=("p",), only_groups=("g",), only_kafka=((1, "t", 1),)),
 )
 """Commands with what the others leave out, on the state after the first examples."""
 LEFT_OUT = (
