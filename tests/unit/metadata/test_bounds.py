@@ -7,10 +7,12 @@ from pathlib import Path
 from immutables import Map
 
 from spark_log.metadata.commits.decide_transactional_ids import decide_init_producer
+from spark_log.metadata.commits.kafka_producers import producer_id
 from spark_log.metadata.formats.checkpoint_format import encode_checkpoint
 from spark_log.metadata.groups.decide_groups import decide_commit_offsets, decide_delete_offsets
 from spark_log.metadata.maintenance.decide_maintenance import decide_expire, decide_fence
 from spark_log.metadata.maps.layered_map import LayeredMap
+from spark_log.metadata.records import KafkaBatch, KafkaBatches
 from spark_log.metadata.replay import FORMER_HOLDERS, TIMES_PER_AGE
 from spark_log.metadata.state import State
 from spark_log.metadata.topics.decide_schemas import decide_set_schema
@@ -26,7 +28,8 @@ IDENTITIES_DAYS = 90
 def live_through_a_day(log: History, topic: str, day: int) -> None:
     """New writers of every kind, groups, topics and objects; what was there yesterday goes."""
     for number in range(3):
-        log.commit((topic, 0, 10), producer=f"plain {day}.{number}")
+        batches = KafkaBatches(topic, 0, (KafkaBatch(producer_id(log.now, number), 0, 0, 10, 0),))
+        log.commit((topic, 0, 10), producer=f"plain {day}.{number}", kafka_batches=(batches,))
         log.now += DAY // 4
     log.commit((topic, 0, 10), producer=f"query:{day}", birth=-1, dense=False)
     log.commit((topic, 0, 1), producer="sink:s", epoch=day, holder=f"query {day}", birth=-1, dense=False)
@@ -73,6 +76,7 @@ def test_after_the_longest_retention_nothing_grows_any_more() -> None:
     assert bytes_of[240] < bytes_of[120] * 1.05
     assert found[240]["former"] == FORMER_HOLDERS
     assert found[240]["producers"] <= 2 * IDENTITIES_DAYS + 20
+    assert 0 < found[240]["kafka_producers"] <= 10
     assert found[240]["dropped"] <= 10
 
 
