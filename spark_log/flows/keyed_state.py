@@ -163,9 +163,9 @@ class KeyedState:
     def _none(self, number: int, offset: int) -> InvalidRequest:
         return InvalidRequest(
             f"flow {self._flow!r}: its position is offset {offset} of {self._source}-{number}, and topic "
-            f"{self._keyed.topic!r} has no state of the records before: they were processed without state, the position was "
-            f"set by hand, or it was copied without that topic. {self._again}. To begin with later records and no state: "
-            f"pylog group delete {self._flow}, and give the parameter start"
+            f"{self._keyed.topic!r} has no state of the records before it: they were processed without state, the position "
+            f"was set manually, or it was copied without that topic. {self._again}. To start at later records without state, "
+            f"run pylog group delete {self._flow}, and set the parameter start"
         )
 
     def _check_whole(self, state: State, key: TopicKey) -> None:

@@ -320,7 +320,7 @@ class RoundWriter:
         return _by_race(state, self._journal.state, accepted)
 
     def _note_written(self, state: State, committed: Committed, accepted: Sequence[_Body]) -> None:
-        """The outcomes of batches; those are kept that have become records as they are.
+        """Set the outcomes of committed batches, and keep in memory those that became records as they were.
 
         A commit that is pending may be given up: then readers skip its records.
         """

@@ -156,7 +156,7 @@ class TopicChanges:
             if not name:
                 done = ChangeOutcome(UNKNOWN_TOPIC_ID, None)
             elif one.name and one.topic_id != NO_UUID:
-                done = refused(INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
+                done = refused(INVALID_REQUEST, "name a topic by its name or by its id, not by both")
             else:
                 done = await self._change(name, again, self._delete, name, None if one.name else one.topic_id)
             found.append(

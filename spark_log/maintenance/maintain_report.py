@@ -69,7 +69,7 @@ class MaintainReport:
     moved_bytes: int = 0
     """Size of the new objects with records of partitions that move."""
     second_logs: tuple[str, ...] = ()
-    """Sentences about other logs where this one was before it was moved.  Clients with a former URL write to them."""
+    """Sentences about other logs at previous URLs of this one.  Clients with such a URL write to them."""
     problems: tuple[str, ...] = ()
     """Failed duties, with the errors; the other duties were completed."""
     no_space: bool = False

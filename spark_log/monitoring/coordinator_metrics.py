@@ -131,7 +131,7 @@ class CompactionMetrics:
         yield from one_line("pylog_uncleanable_partitions", "gauge", text, uncleanable)
         text = "Objects that maintenance has set aside since it failed to read them."
         yield from one_line("pylog_set_aside_objects", "gauge", text, set_aside)
-        text = "Other logs where this one was before it was moved: clients with a former URL write to them."
+        text = "Other logs at URLs from which this one was moved: clients that still use such a URL write to them."
         yield from one_line("pylog_second_logs", "gauge", text, second_logs)
         text = "Highest share of a partition of a compacted topic that is not compacted and may be."
         yield from many_lines("pylog_topic_dirty_ratio", text, ("topic",), ratios, "gauge")

@@ -1,4 +1,4 @@
-"""JSON objects as columns, over whole batches: Arrow's reader of JSON, as far as it gives what json_values.py gives.
+"""JSON objects as columns, whole batches at a time: Arrow's JSON reader, where its values are those of json_values.py.
 
 The texts are lines for Arrow, so they must not end or begin within each other.  Each begins with `{`, which Arrow
 accepts behind a `}` only outside of all objects, and Arrow refuses line ends and control characters in strings.  So if

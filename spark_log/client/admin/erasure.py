@@ -41,7 +41,7 @@ PENDING_MS = 60_000
 """How long an erasure waits for records that readers do not see yet."""
 PENDING_POLL_MS = 100
 LOOKS_MAX = 5
-"""How often an erasure looks for state that flows have written meanwhile."""
+"""How often an erasure searches for state that flows have written while it ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,8 @@ class ErasureReport:
     former_roots: tuple[str, ...]
     """Sentences about roots of removed and replaced brokers, whose files may still be there."""
     ended: tuple[str, ...]
-    """Sentences about earlier incomplete erasures of the topic, which are not listed any more because this one is
-    complete.  They may have been of other keys."""
+    """Sentences about earlier incomplete erasures of the topic, which are no longer listed because this one is
+    complete.  They may have been for other keys."""
     dead_letters: tuple[str, ...]
     """Topics that pylog created for dead letters.  Records with the same keys may be in them."""
     writers: tuple[str, ...]
@@ -157,7 +157,7 @@ def _topic_to_search(state: State, topic: str) -> tuple[str, bool]:
 
 
 def _ended(began: State, topic_id: str) -> tuple[str, ...]:
-    """The incomplete erasures of a topic that a complete one takes off the list."""
+    """Sentences about the erasures that are no longer listed after a complete one."""
     known = began.erasures.get(topic_id)
     return () if known is None else ended_texts(known)
 
@@ -185,7 +185,7 @@ def _erased(
 def _erase_later_state(
     journal: Journal, began: State, erasing: Erasing, erased: Erased, name: str
 ) -> tuple[Erasing, Sequence[str]]:
-    """Erase the state that flows have written since from the state that is erased.  Returns the ends and the problems.
+    """Erase the state that flows have written since the erasure began.  Returns the ends and the problems.
 
     A flow commits no batch that has read the state before the newest note.  So once nothing is found after a note, no
     flow has anything of the erased state.
@@ -204,8 +204,8 @@ def _erase_later_state(
             return erasing, erasing.failures.problems
     return erasing, (
         *erasing.failures.problems,
-        f"flow {flows[0]!r} writes state of these keys to topic {topic!r} again and again: stop the writers of its "
-        "source, or the flow, and run the erasure again",
+        f"flow {flows[0]!r} writes state of these keys to topic {topic!r} while they are erased: stop the writers of "
+        "its source, or the flow, and run the erasure again",
     )
 
 

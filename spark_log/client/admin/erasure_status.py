@@ -166,10 +166,10 @@ def to_repeat_texts(rows: Mapping[str, ErasedTopic]) -> tuple[str, ...]:
 
 
 def ended_texts(row: ErasedTopic) -> tuple[str, ...]:
-    """Sentences about the incomplete erasures of a topic, which a complete one takes off the list."""
+    """Sentences about the incomplete erasures of a topic, which are no longer listed after a complete one."""
     return tuple(
-        f"the erasure from {row.name} at {format_timestamp_ms(one.time)} was not complete, and is not listed any more, "
-        "because this one is: if it was of other keys, run it again"
+        f"an earlier erasure from {row.name} (at {format_timestamp_ms(one.time)}) was not complete. It is no longer listed, "
+        "because this one is complete: if it was for other keys, run it again"
         for one in row.unfinished
         if one.incomplete
     )

@@ -1,6 +1,6 @@
-"""Second logs: where a log was before it was moved, or where the log was of which it is a copy.
+"""Second logs: at a previous URL of a log, or at a URL of the log of which it is a copy.
 
-Clients that still have the former URL write there.  A copy that was restored there does not know that the log was
+Clients that still have the previous URL write there.  A copy that was restored there does not know that the log was
 moved, and a log that a client created in the empty folder knows nothing of this one.
 """
 
@@ -25,7 +25,7 @@ OFTEN_MS = 600_000
 
 
 class SecondLog(NamedTuple):
-    """A log in a former place of another one."""
+    """A log at a previous URL of another one."""
 
     text: str
     is_defect: bool
@@ -43,7 +43,7 @@ _LOCK = threading.Lock()
 
 
 def second_logs(journal: Journal, age_ms: int = 0, *, of_copies: bool = True) -> list[SecondLog]:
-    """The logs in places where this log was before, as far as they answer.
+    """The logs at previous URLs of this log, as far as they answer.
 
     age_ms:     an answer may be that old.
     of_copies:  look also at the places of a log of which this one is a copy.
@@ -85,7 +85,7 @@ def _second(known: FormerRoot, directory: str, there: str, own: str) -> SecondLo
     forget = f"`pylog broker forget-root {directory}`"
     if there == own and known.is_copied:
         text = (
-            f"the log of which this one is a copy is at {known.url}, and can be written: if this one has replaced it, stop its "
+            f"the log of which this one is a copy is at {known.url}, and accepts writes: if this one has replaced it, stop its "
             f"clients, append to this log what only the other has, delete the other, and run {forget}"
         )
     elif there == own:

@@ -99,7 +99,7 @@ def stands(state: State, commit: r.GroupCommit) -> bool:
 
 
 def _expires(state: State, commit: r.GroupCommit, now_ms: int) -> bool:
-    """Whether positions of a commit expire unless they are written again: nobody keeps a group without members."""
+    """Whether positions of a commit expire soon unless they are written again, as in a group without members."""
     offsets = state.groups[commit.group].offsets if commit.offsets else {}
     times = [offsets[entry.topic_id, entry.partition].time for entry in commit.offsets]
     return any(is_aging(state, time_ms, now_ms) for time_ms in times)
