@@ -201,7 +201,7 @@ class Site:
         for number in itertools.count(1):
             try:
                 self.note(log.journal.refresh(), clock.now_ms())
-                if self._file is not None and number % SAVED_EACH == 0:
+                if self._file is not None and number % SAVED_EACH == 1:
                     self._file.save(self._histories)
             except Exception as error:  # noqa: BLE001  the storage may be unreachable for a while
                 logger.debug("no sample was taken: %s", error)

@@ -43,13 +43,14 @@ def test_the_command_opens_a_browser_and_serves_until_it_is_stopped(tmp_path: Pa
             with urllib.request.urlopen(asked, timeout=60) as found:
                 assert [row["topic"] for row in json.loads(found.read())["topics"]] == ["orders"]
             eventually(seen.exists, 60)
+            samples = tmp_path / "state" / "pylog" / "console"
+            eventually(lambda: len(list(samples.glob("*.samples"))) == 1, 60)
         finally:
             process.terminate()
         assert process.wait(60) == 0
     argument, page, mode = seen.read_text().splitlines()
     assert address not in argument and f'url={address}"' in page and mode == "700"
     assert not Path(argument.removeprefix("file://")).exists()
-    assert len(list((tmp_path / "state" / "pylog" / "console").glob("*.samples"))) == 1
 
 
 # Promise: console.md#the-console
