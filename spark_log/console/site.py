@@ -60,7 +60,7 @@ POINTS_MAX = 60
 SAMPLE_S = 15.0
 """How often the ends of topics and the lags of groups are sampled."""
 SAVED_EACH = 4
-"""After so many samples they are saved."""
+"""After the first sample, and then after so many, they are saved."""
 SAMPLED_MAX = 20_000
 """Partitions and positions that a sample visits."""
 

@@ -310,7 +310,7 @@ def _gets(*keys: str) -> Steps[list[bytes]]:
 
 
 def test_verify_asks_for_the_sizes_of_objects_together(store: SlowStore) -> None:
-    """Not one object after the other: 40 objects take a few round trips, besides those of the metadata log, about 18."""
+    """Not one object after the other: 40 objects take a few round trips, besides about 18 of the metadata log."""
     log = log_on(store)
     fill(log, 40)
     found, requests = trips(store, lambda: verify(log))
