@@ -387,6 +387,19 @@ def test_ratios_of_the_readme_are_those_of_the_page() -> None:
         assert all(full.startswith(column) for full, column in zip(found.groups(), columns, strict=True)), line
 
 
+# Promise: ../README.md#why, measurements-kafka.md#what-was-found
+def test_ratios_of_the_later_run_in_the_readme_are_those_of_the_page() -> None:
+    """With reads and writes in the JVM."""
+    later = MEASURED.partition("in the JVM.** The figures above are from before")[2]
+    ratios = re.search(
+        r"gave ([0-9.]+) for a batch read, ([0-9.]+) for a batch write and ([0-9.]+) for a stream", README
+    )
+    assert ratios is not None
+    for line, ratio in zip(("batch read, all columns", "batch write", "stream copy"), ratios.groups(), strict=True):
+        found = re.search(rf"\| {line} \| ([0-9.]+) \(", later)
+        assert found is not None and found[1] == ratio, line
+
+
 def test_the_query_over_columns_in_the_readme_is_that_of_the_page() -> None:
     """Beside JSON in Kafka and beside a Parquet table."""
     found = re.search(r"\| batch, rows a second \| ([0-9,]+) \|[^|]*\| ([0-9,]+) \| ([0-9,]+) \|", MEASURED)
