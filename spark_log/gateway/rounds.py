@@ -57,8 +57,8 @@ from spark_log.gateway.record_batch import HEADER_BYTES, US_PER_MS, sealed
 from spark_log.gateway.stored_batches import Encoded, StoredBatches
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commits.decide_commits import Committed
+from spark_log.metadata.commits.kafka_batches import KafkaBatch, KafkaBatches
 from spark_log.metadata.commits.kafka_producers import Numbered, is_lost, written, wrong
-from spark_log.metadata.records import KafkaBatch, KafkaBatches
 from spark_log.metadata.set_backs import lineage_of
 from spark_log.metadata.state import ProducerKey, State, TopicKey
 from spark_log.metadata.topics.schemas import schema_of

@@ -27,6 +27,7 @@ from spark_log.bounds import (
     TimeKind,
 )
 from spark_log.groups.group import Roster
+from spark_log.metadata.commits.kafka_batches import KafkaBatches
 from spark_log.metadata.replicas.replica_state import FenceCause
 from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice
 
@@ -71,26 +72,6 @@ class GroupCommit(NamedTuple):
     generation: IntOrLess
     """Generation of the consumer; -1: not fenced (admin, or a transaction that names the group only)."""
     offsets: tuple[OffsetEntry, ...]
-
-
-class KafkaBatch(NamedTuple):
-    """A batch of an idempotent producer of Kafka."""
-
-    producer: Long
-    epoch: Int
-    sequence: Int
-    """The number of its first record."""
-    records: Int
-    at: Long
-    """Its first record, from 0 for the first one of the commit in the partition."""
-
-
-class KafkaBatches(NamedTuple):
-    """The batches of Kafka's idempotent producers that a commit has in a partition, in the order of `at`."""
-
-    topic_id: Known
-    partition: Int
-    batches: tuple[KafkaBatch, ...]
 
 
 class Record(

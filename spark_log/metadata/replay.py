@@ -19,7 +19,7 @@ from spark_log.configs.settings import cluster_config, topic_config
 from spark_log.metadata import records as r
 from spark_log.metadata.changes import extended
 from spark_log.metadata.commits.identities import producer_of
-from spark_log.metadata.commits.kafka_producers import with_batches
+from spark_log.metadata.commits.kafka_producers import with_batches, without_producers
 from spark_log.metadata.commits.last_commit import last_commit
 from spark_log.metadata.commits.pending_commits import (
     is_pending_in,
@@ -537,14 +537,7 @@ def _expire_producers(state: State, record: r.ExpireProducersRecord) -> State:
         known = producers.get(name)
         if known is not None and known.version <= state.fence:
             producers = producers.delete(name)
-    known_rows = {key: state.kafka_producers.get(key) for key in record.kafka}
-    rows = {key: row for key, row in known_rows.items() if row is not None and row.version <= state.fence}
-    return replace(
-        state,
-        producers=producers,
-        kafka_producers=without(state.kafka_producers, rows),
-        kafka_expired=max((state.kafka_expired, *(row.time for row in rows.values()))),
-    )
+    return without_producers(replace(state, producers=producers), record.kafka)
 
 
 # --------------------------------------------------------------------------------------------------------- coordinators

@@ -45,10 +45,11 @@ from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
 from spark_log.log_lines import logger
 from spark_log.metadata.commands import SLICES_INLINE_MAX, Append
 from spark_log.metadata.commits.decide_commits import Committed, ReadBasis
+from spark_log.metadata.commits.kafka_batches import KafkaBatches
 from spark_log.metadata.formats.slice_index import IndexPart, encode_index
 from spark_log.metadata.groups.group_commands import Committer
 from spark_log.metadata.object_tags import tagged
-from spark_log.metadata.records import CommitRecord, GroupCommit, KafkaBatches
+from spark_log.metadata.records import CommitRecord, GroupCommit
 from spark_log.metadata.replicas.replica_state import OWN_GROUP
 from spark_log.metadata.set_backs import Lineage, lineage_of
 from spark_log.metadata.state import State, TopicKey

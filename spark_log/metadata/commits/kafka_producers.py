@@ -9,7 +9,8 @@ The rows have the names of topics: a producer continues with its numbers if a to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from immutables import Map
 from spark_log.configs.settings import cluster_config, topic_config
 from spark_log.errors import InvalidRequest, OutOfOrderSequence
 from spark_log.metadata import records as r
-from spark_log.metadata.state import KafkaProducer, ProducerKey, State, TopicKey
+from spark_log.metadata.state import KafkaProducer, ProducerKey, State, TopicKey, without
 
 BATCHES_KEPT = 5
 """A producer has as many under way in a partition."""
@@ -200,3 +201,14 @@ def _with_batch(
     same = known is not None and (known.topic_id, known.epoch) == (topic_id, epoch)
     kept = batches_of(known)[1 - BATCHES_KEPT :] if known is not None and same else []
     return KafkaProducer(topic_id, epoch, state.version, state.time, _encoder.encode([*kept, new]))
+
+
+def without_producers(state: State, keys: Iterable[ProducerKey]) -> State:
+    """Remove rows that have expired, if the fence has passed them."""
+    known = {key: state.kafka_producers.get(key) for key in keys}
+    rows = {key: row for key, row in known.items() if row is not None and row.version <= state.fence}
+    return replace(
+        state,
+        kafka_producers=without(state.kafka_producers, rows),
+        kafka_expired=max((state.kafka_expired, *(row.time for row in rows.values()))),
+    )

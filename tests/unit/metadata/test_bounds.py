@@ -7,12 +7,12 @@ from pathlib import Path
 from immutables import Map
 
 from spark_log.metadata.commits.decide_transactional_ids import decide_init_producer
+from spark_log.metadata.commits.kafka_batches import KafkaBatch, KafkaBatches
 from spark_log.metadata.commits.kafka_producers import producer_id
 from spark_log.metadata.formats.checkpoint_format import encode_checkpoint
 from spark_log.metadata.groups.decide_groups import decide_commit_offsets, decide_delete_offsets
 from spark_log.metadata.maintenance.decide_maintenance import decide_expire, decide_fence
 from spark_log.metadata.maps.layered_map import LayeredMap
-from spark_log.metadata.records import KafkaBatch, KafkaBatches
 from spark_log.metadata.replay import FORMER_HOLDERS, TIMES_PER_AGE
 from spark_log.metadata.state import State
 from spark_log.metadata.topics.decide_schemas import decide_set_schema

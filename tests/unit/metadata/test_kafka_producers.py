@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from spark_log.errors import InvalidRequest, OutOfOrderSequence
 from spark_log.metadata import commands as c
 from spark_log.metadata.commits.decide_commits import decide_commit
+from spark_log.metadata.commits.kafka_batches import KafkaBatch, KafkaBatches
 from spark_log.metadata.commits.kafka_producers import (
     BATCHES_KEPT,
     HOUR_MS,
@@ -31,7 +32,7 @@ from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
 from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.formats.state_digest import state_digest
 from spark_log.metadata.maintenance.accepted_loss import renew
-from spark_log.metadata.records import CommitRecord, KafkaBatch, KafkaBatches, LostOffsets
+from spark_log.metadata.records import CommitRecord, LostOffsets
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.topics.decide_topics import decide_delete_topic

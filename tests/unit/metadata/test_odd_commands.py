@@ -12,6 +12,7 @@ from spark_log.errors import SparkLogError
 from spark_log.groups.member_share import Share
 from spark_log.metadata import commands as c
 from spark_log.metadata import records as r
+from spark_log.metadata.commits.kafka_batches import KafkaBatch, KafkaBatches
 from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.groups import group_commands as gc
 from spark_log.metadata.replay import next_version, replay_records
@@ -90,7 +91,7 @@ WHOLE: tuple[Callable[[State], c.Single], ...] = (
         commit=commit(
             producer="p3",
             slices=((0, RUN),),
-            kafka_batches=(r.KafkaBatches("id", 1, (r.KafkaBatch(1, 0, 0, 1, 0),)),),
+            kafka_batches=(KafkaBatches("id", 1, (KafkaBatch(1, 0, 0, 1, 0),)),),
         )
     ),
     lambda state: gc.CommitOffsets(commit=POSITIONS, expected=(gc.Stand("id", 1, 5),), by=gc.Committer("m", "i")),

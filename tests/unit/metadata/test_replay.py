@@ -16,6 +16,7 @@ from spark_log.groups.member_share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import Report, ResetClock
 from spark_log.metadata.commits.decide_transactional_ids import decide_init_producer, epoch_of_holder
+from spark_log.metadata.commits.kafka_batches import KafkaBatch, KafkaBatches
 from spark_log.metadata.formats.batch_format import decode_batch, encode_batch
 from spark_log.metadata.formats.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.groups.decide_groups import (
@@ -76,8 +77,8 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
             log.commit((topic, 0, amount + 1), (*key, 1), groups=(positions("g", topic, amount),) if amount % 2 else ())
         case "kafka":
             part = log.state.partitions.get((topic, 0), Partition())
-            batch = r.KafkaBatch(which, 0, part.end, 1 + amount, 0)
-            log.commit((topic, 0, amount + 1), kafka_batches=(r.KafkaBatches(topic, 0, (batch,)),))
+            batch = KafkaBatch(which, 0, part.end, 1 + amount, 0)
+            log.commit((topic, 0, amount + 1), kafka_batches=(KafkaBatches(topic, 0, (batch,)),))
         case "stream":
             log.commit((*key, 1), producer="q", birth=-1, dense=False, sequence=len(log.batches))
         case "sink":
