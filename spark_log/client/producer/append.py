@@ -13,7 +13,7 @@ from spark_log.client.producer.topic_rules import topic_spec
 from spark_log.client.producer.typed_writes import has_other_schema, rows_of, spec_for
 from spark_log.client.producer.upload import Uploaded, Uploader
 from spark_log.client.topic_creation import ensure_topic, set_first_schema
-from spark_log.errors import InvalidRecord, InvalidRequest, SequenceConflict, UploadFenced
+from spark_log.errors import InvalidRecord, InvalidRequest, SequenceConflict, UnknownTopicOrPartition, UploadFenced
 from spark_log.journal.journal import Journal
 from spark_log.log_lines import logger
 from spark_log.metadata.commits.decide_commits import Committed
@@ -47,6 +47,8 @@ class Appender:
     ) -> dict[TopicPartition, range]:
         """Append records, all or none, and return the offsets they got.
 
+        A topic that was deleted and created again since the log was last read gets them.
+
         identity:  from `txn_identity`; None: an identity of the appender.
         acks:      `ACKS_LEADER` only without an identity.
         names:     for a topic with a schema: which columns of a frame have the key, the timestamp and the values.
@@ -65,12 +67,13 @@ class Appender:
         before = topic_spec(self._journal.state, topic)
         try:
             return self._append(upload, identity, acks)
-        except (UploadFenced, InvalidRecord) as error:
+        except (UploadFenced, InvalidRecord, UnknownTopicOrPartition) as error:
             if not isinstance(data, Sized):  # an iterator, which may be used up
                 raise
             if isinstance(error, InvalidRecord) and not has_other_schema(self._journal, before):
                 raise
-            self._journal.refresh()
+            if topic not in self._journal.refresh().names:
+                raise
             return self._append(upload, identity, acks)
 
     def _append(
