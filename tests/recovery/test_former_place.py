@@ -1,4 +1,4 @@
-"""What is found at the URL from which a log was moved."""
+"""A log at the URL from which another one was moved, and clients that still use that URL."""
 
 from __future__ import annotations
 

@@ -97,6 +97,6 @@ def test_an_erasure_of_other_keys_says_that_it_ends_the_entry(tmp_path: Path) ->
         assert log.admin.erase_records("t", [OTHER], dry_run=True).ended == ()
         report = log.admin.erase_records("t", [OTHER])
         (ended,) = report.ended
-        assert "if it was of other keys, run it again" in ended and ended in report_text(report)
+        assert "if it was for other keys, run it again" in ended and ended in report_text(report)
         assert not any(one.incomplete for one in log.admin.list_erasures())
         assert log.admin.erase_records("t", [KEY]).ended == ()

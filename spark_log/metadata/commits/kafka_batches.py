@@ -1,4 +1,4 @@
-"""What a commit says of the batches of Kafka's idempotent producers (kafka_producers.py)."""
+"""The batches of Kafka's idempotent producers, as a commit names them (kafka_producers.py)."""
 
 from __future__ import annotations
 
