@@ -135,7 +135,7 @@ class GatewaySimulation:
         self.world.store.files[META][FORMAT_KEY] = format_file()
         self.clients = [Client(n % PARTITIONS) for n in range(CLIENTS)]
         self.requests: list[list[Sent]] = [[] for _ in range(GATEWAYS)]
-        """Those that a gateway has not read."""
+        """Requests that a gateway has not read."""
         self.is_ending = False
         self.world.alone(blocking(self.world, lambda process: _create(opened(self, process))))
 

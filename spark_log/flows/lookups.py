@@ -39,7 +39,7 @@ class LookupTable:
         self._value_format = value_format
         self._table: pa.Table | None = None
         self.stand: TableStand | None = None
-        """The topic as the table has it; None: there is no table."""
+        """State of the topic from which the table was read; None before the first read."""
         self._due_ms = 0.0
 
     def table(self) -> pa.Table:

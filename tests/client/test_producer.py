@@ -202,23 +202,6 @@ def test_a_topic_deleted_under_way_harms_only_its_own_records(tmp_path: Path) ->
         assert isinstance(gone.exception(), UnknownTopicOrPartition)
 
 
-def test_an_append_goes_to_the_topic_that_has_the_name_now(tmp_path: Path) -> None:
-    """Another client has deleted the topic since this one was idle; without a topic of the name, nothing is written."""
-    log = new_log(tmp_path, a=1)
-    log.admin.incremental_alter_configs({None: {"auto.create.topics.enable": "false"}})
-    log.append("a", [{"value": "old"}])
-    other = spark_log.connect(log.url)
-    other.admin.delete_topics(["a"])
-    other.create_topic(spark_log.NewTopic("a", 1))
-    assert log.append("a", [{"value": "new"}]) == {TopicPartition("a", 0): range(1)}
-    assert log.append("a", [{"value": "newer"}], txn_app_id="job", txn_version=1) == {
-        TopicPartition("a", 0): range(1, 2)
-    }
-    other.admin.delete_topics(["a"])
-    with pytest.raises(UnknownTopicOrPartition):
-        log.append("a", [{"value": "gone"}])
-
-
 def test_serializers_and_partitioners_are_the_users(tmp_path: Path) -> None:
     """Functions or objects with `serialize`; partitioners by name or as a function of Kafka's form."""
 

@@ -74,7 +74,7 @@ def usual() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def parameters(site: Site, name: str, query: dict[str, str]) -> set[str]:
-    """Those that an answer looks up, whatever the others are."""
+    """Parameters that an answer looks up, whatever the others are."""
     asked = Noted(query)
     asked.names = set()
     for more in ({}, {"cursor": "0:1"}, {"key": "k1", "search": "x", "field": "n = 1"}, {"to": "earliest"}):
@@ -85,7 +85,7 @@ def parameters(site: Site, name: str, query: dict[str, str]) -> set[str]:
 
 # Promise: console.md#change-the-log
 def test_an_odd_parameter_is_answered_or_refused(log: spark_log.Log) -> None:
-    """Also of a dry run, which changes nothing."""
+    """Parameters of a dry run, which changes nothing, are tried, too."""
     site, grant, tried = Site(lambda: log), Grant("boss", "admin"), 0
     assert {name for name, _ in usual()} == {*site._views_of_state, *site._reads} and set(PLANS) == set(ACTIONS)
     before = log.journal.refresh().version

@@ -25,7 +25,7 @@ def unchanged(table: pa.Table) -> pa.Table:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    """It stays whole, and another flow works in the end."""
+    """The log stays whole, and another flow works in the end."""
     with new_log(tmp_path, t=1, out=1) as log:
         yield log
         log.append("t", [{"value": b"x"}])

@@ -126,7 +126,7 @@ def test_partitions_that_both_topics_got_end_the_flow(url: str) -> None:
 
 
 def not_copied(log: spark_log.Log) -> None:
-    """As a copy of the source and of the positions does: with another text, and without the topic of the state."""
+    """A copy of the source and of the positions has another text, and no topic of the state."""
     log.admin.delete_topics(["counts"])
     log.admin.alter_consumer_group_offsets("count", {TopicPartition("words", 0): OffsetAndMetadata(2, "copied")})
 
@@ -156,7 +156,7 @@ def trimmed(log: spark_log.Log) -> None:
 def test_positions_without_their_state_end_the_flow(
     tmp_path: Path, change: Callable[[spark_log.Log], None], error: str
 ) -> None:
-    """It would count from the middle.  With the commands of the error, it counts all."""
+    """The flow would count from the middle.  With the commands of the error, it counts all."""
     url = str(tmp_path)
     log = counted(url, "a b a")
     change(log)

@@ -198,7 +198,7 @@ def test_a_schema_that_changes_while_producers_run(typed: spark_log.Log, serve: 
 
 # Promise: gateway.md#topics-with-a-schema
 def test_a_single_record_sets_no_schema(log: spark_log.Log, serve: Serve) -> None:
-    """As with other producers, `schema.auto` waits for a frame."""
+    """Config `schema.auto` waits for a frame."""
     log.create_topic(NewTopic("auto", 1, {"schema.auto": "true"}))
     (found,) = produce(serve(), ("auto", 0, batch(b'{"id": 1}')))
     assert found.error_code == NONE and log.read("auto")["value"].to_pylist() == [b'{"id": 1}']
@@ -285,7 +285,7 @@ EACH = [
 # Promise: gateway.md#topics-with-a-schema
 @pytest.mark.parametrize("ddl", [WIDE, WIDE.partition(", m MAP")[0]])
 def test_json_is_judged_as_by_pylog_produce(log: spark_log.Log, serve: Serve, ddl: str) -> None:
-    """The same records are refused, and the others have the same values; read again and sent, they are the same."""
+    """Both refuse equal records, and give the others equal values, also when these are read and sent again."""
     log.create_topic(NewTopic("ours", 1, schema=ddl))
     log.create_topic(NewTopic("theirs", 1, schema=ddl))
     gateway = serve()

@@ -157,7 +157,7 @@ class DeafStore(Wrapper):
 # Promise: gateway.md#writes
 @pytest.mark.parametrize("rest", [(), (1, 2)])
 def test_a_commit_of_unknown_outcome_is_recognised(log: spark_log.Log, rest: tuple[int, ...]) -> None:
-    """It is in the log: its batch is sent again, alone or with later ones."""
+    """The record is in the log: its batch is sent again, alone or with later ones."""
     store = DeafStore(open_store(log.url, None, "os"))
     deaf, loop, producer = spark_log.Log(Journal.open(store, create=False)), asyncio.new_event_loop(), new_id()
     writer, topic_id = RoundWriter(deaf.journal), deaf.journal.state.names["orders"]
@@ -191,7 +191,7 @@ def poll(producer: confluent_kafka.Producer) -> None:
 def test_clients_report_that_the_log_lacks_what_they_have_sent(
     log: spark_log.Log, tmp_path: Path, python_client: Callable[..., Any]
 ) -> None:
-    """It was restored from a copy.  librdkafka needs a new producer, kafka-python continues."""
+    """The log was restored from a copy.  librdkafka needs a new producer, kafka-python continues."""
     gateway, reports = Running(log), list[Any]()
     settings = {"enable.idempotence": True, "linger.ms": 0, "log_level": 0, "error_cb": lambda error: None}
     one = confluent_kafka.Producer({"bootstrap.servers": gateway.address, **settings})
@@ -231,7 +231,7 @@ def accept_loss(log: spark_log.Log, copy: Path, version: int) -> spark_log.Log:
 def test_a_producer_continues_in_a_log_without_its_last_batches(
     log: spark_log.Log, tmp_path: Path, change: Callable[[spark_log.Log, Path, int], spark_log.Log]
 ) -> None:
-    """Those that the log has are recognised.  The next one of the client is out of order, as in Kafka: it raises its
+    """Batches that the log has are recognised.  The next one of the client is out of order, as in Kafka: it raises its
     epoch, and begins again with 0."""
     gateway = Running(log)
     producer = gateway.ask(INIT_PRODUCER_ID, 4, InitProducerIdRequest()).producer_id

@@ -98,7 +98,7 @@ def test_a_time_type_that_was_just_changed_counts(log: spark_log.Log) -> None:
 
 
 def test_records_that_may_be_given_up_are_not_kept(log: spark_log.Log, tmp_path: Path) -> None:
-    """Of acks=1, which only one replica has: readers skip them if it is lost."""
+    """Records of acks=1 that only one replica has are skipped by readers if it is lost."""
     for broker in (1, 2):
         register_broker(log, broker, str(tmp_path / f"broker{broker}"))
     log.create_topic(NewTopic("copied", 1, replica_assignment={0: (1, 2)}))

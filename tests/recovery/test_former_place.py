@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Log:
 
 # Promise: copies.md#move-a-log
 def test_the_former_url_does_not_lead_to_another_log(log: Log, tmp_path: Path) -> None:
-    """Nor is one created there, if the disk of the new place is not mounted."""
+    """No log is created there either, if the disk of the new place is not mounted."""
     move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
     (tmp_path / "new").rename(tmp_path / "away")
     with pytest.raises(
@@ -49,7 +49,7 @@ def test_the_former_url_does_not_lead_to_another_log(log: Log, tmp_path: Path) -
 def test_a_copy_that_is_restored_in_the_former_place_is_named(
     log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not know of the move, and clients with the former URL write to it."""
+    """The copy does not know of the move, and clients with the former URL write to it."""
     shutil.copytree(tmp_path / "old", tmp_path / "yesterday")
     move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
     with spark_log.connect(tmp_path / "new") as moved:

@@ -74,7 +74,7 @@ def recreated(folder: Path) -> Path:
 # Promise: tasks/erase.md#interrupted
 @pytest.mark.parametrize("change", [moved, recovered, repaired, recreated])
 def test_the_advice_ends_the_entry(tmp_path: Path, change: Callable[[Path], Path]) -> None:
-    """And maintenance does the rest."""
+    """Maintenance does the rest."""
     killed(tmp_path / "log").close()
     with spark_log.connect(str(change(tmp_path))) as log:
         (listed,) = log.admin.list_erasures()

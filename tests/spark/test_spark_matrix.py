@@ -18,12 +18,12 @@ from tests.packaging.test_install import copy_of_project, run
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 LIMIT_S = 1800
-"""Of each step: pip builds PySpark from its source (450 MB)."""
+"""Time limit of each step: pip builds PySpark from its source (450 MB)."""
 PROGRAM = Path(__file__).with_name("both_paths.py")
 
 
 def pairs(given: str) -> list[tuple[str, str]]:
-    """Of a Spark and a Python: by default, each of them once."""
+    """Pairs of a Spark and a Python: by default, each of them once."""
     if given == "all":
         return [(spark, python) for spark in SPARKS for python in PYTHONS]
     if not given:
@@ -45,7 +45,7 @@ def interpreter(version: str) -> Path:
     for found in (*sorted(root.glob(f"versions/{version}.*/bin/python")), *([Path(named)] if named else [])):
         if subprocess.run([found, "-c", "import ensurepip"], capture_output=True, check=False).returncode == 0:
             return found
-    pytest.skip(f"there is no Python {version} with venv on this machine")
+    pytest.skip(f"this machine has no Python {version} with venv")
 
 
 # Promise: testing.md#versions

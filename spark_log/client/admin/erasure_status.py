@@ -168,7 +168,7 @@ def to_repeat_texts(rows: Mapping[str, ErasedTopic]) -> tuple[str, ...]:
 def ended_texts(row: ErasedTopic) -> tuple[str, ...]:
     """Sentences about the incomplete erasures of a topic, which are no longer listed after a complete one."""
     return tuple(
-        f"an earlier erasure from {row.name} (at {format_timestamp_ms(one.time)}) was not complete. It is no longer listed, "
+        f"an earlier erasure from {row.name} (at {format_timestamp_ms(one.time)}) was not complete. The list no longer has it, "
         "because this one is complete: if it was for other keys, run it again"
         for one in row.unfinished
         if one.incomplete

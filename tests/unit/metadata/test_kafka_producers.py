@@ -120,7 +120,7 @@ def test_each_batch_is_written_once_and_in_order(steps: list[tuple[str, int]]) -
 
 # Promise: format/metadata.md#kafkas-producers
 def test_a_repeat_has_the_offset_of_the_first(log: History, key: TopicKey) -> None:
-    """Also if other records are before it in its commit, and it is one of the last five."""
+    """Other records may be before it in its commit, and it may be any of the last five."""
     one = new_id(log)
     for n in range(7):
         commit(log, key, Numbered(one, 0, n, 1), before=2)
@@ -153,7 +153,7 @@ def test_a_batch_out_of_order_is_refused(log: History, key: TopicKey) -> None:
 
 
 def test_sequences_begin_again_after_the_highest(log: History, key: TopicKey) -> None:
-    """As in Kafka, whose sequences are of 31 bits."""
+    """Sequences have 31 bits, as in Kafka."""
     log.now += 2 * DAY_MS
     old = producer_id(log.now - 2 * DAY_MS, 1)
     commit(log, key, Numbered(old, 0, SEQUENCES - 5, 10))
@@ -162,7 +162,7 @@ def test_sequences_begin_again_after_the_highest(log: History, key: TopicKey) ->
 
 
 def test_only_a_producer_that_may_have_expired_begins_anywhere(log: History, key: TopicKey) -> None:
-    """Of a young one that the log does not know, the batches before are still to come."""
+    """A young producer that the log does not know has earlier batches that are still to come."""
     young, old = producer_id(log.now - DAY_MS + 3_600_000, 1), producer_id(log.now - DAY_MS - 3_600_000, 1)
     state = log.state
     assert wrong(state, key, Numbered(young, 0, 3, 1)) is not None
@@ -172,7 +172,7 @@ def test_only_a_producer_that_may_have_expired_begins_anywhere(log: History, key
 
 # Promise: gateway.md#writes, format/metadata.md#kafkas-producers
 def test_an_idle_producer_expires_behind_the_fence(log: History, key: TopicKey) -> None:
-    """As other writers, and continues with its next sequence."""
+    """Producers expire like other writers, and continue with their next sequence."""
     one, other = new_id(log), new_id(log, 8)
     commit(log, key, Numbered(one, 0, 0, 3))
     assert log.do(c.Expire()) == 0
@@ -186,7 +186,7 @@ def test_an_idle_producer_expires_behind_the_fence(log: History, key: TopicKey) 
 
 # Promise: gateway.md#writes
 def test_a_producer_that_was_forgotten_continues_whatever_the_time_is_by_now(log: History, key: TopicKey) -> None:
-    """It expired by a shorter one.  A producer that was made later cannot have expired."""
+    """Its row expired by a shorter time.  A producer that was made later cannot have expired."""
     log.do(c.SetConfigs(name=None, changes={"producer.id.expiration.ms": "1000"}))
     one = new_id(log)
     commit(log, key, Numbered(one, 0, 0, 3))

@@ -115,7 +115,7 @@ LEFT_OUT = (
     ),
     lambda state: c.AlterReassignments(partitions=(NewReplicas("u", 0, (0, 1)),), keeps_factor=True),
 )
-"""And on the state with brokers."""
+"""The state with brokers is tried, too."""
 
 
 def fields_of(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -104,6 +104,12 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
             log.do(lambda state, now: decide_set_generation(state, "g", Roster(at + which, members=people)))
         case "forget":
             log.do(lambda state, now: decide_delete_offsets(state, "g", (key,) if amount else ()))
+        case _:
+            _maintain(log, kind, key, amount)
+
+
+def _maintain(log: History, kind: str, key: tuple[str, int], amount: int) -> None:
+    match kind:
         case "seal" | "prune":
             for topic_key in sorted(log.state.partitions):
                 log.seal(topic_key) if kind == "seal" else log.prune(topic_key)
@@ -112,7 +118,7 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
         case "expire":
             log.do(decide_expire)
         case "erase":
-            log.do(Report(record=r.ErasedRecord(topic_id=topic, incomplete=amount == 0)))
+            log.do(Report(record=r.ErasedRecord(topic_id=key[0], incomplete=amount == 0)))
         case "clean":
             part = log.state.partitions.get(key, Partition())
             log.write(r.CleanedRecord(partitions=(r.Cleaned(*key, part.end),)))

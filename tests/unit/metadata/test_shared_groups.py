@@ -174,7 +174,7 @@ def test_an_empty_group_expires_with_all_its_positions(log: Led) -> None:
 
 # Promise: topic-configs.md#the-log
 def test_a_client_without_membership_keeps_its_positions_by_committing_them(log: Led) -> None:
-    """It assigns partitions to itself, in a group whose members have left; one of the partitions is idle."""
+    """The client assigns partitions to itself, in a group whose members have left; one of the partitions is idle."""
     topic = log.create(partitions=2)
     log.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
     share(log, 5, member("a", "t"))

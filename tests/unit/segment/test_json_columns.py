@@ -166,7 +166,7 @@ def test_what_is_read_together_is_what_is_read_one_by_one(odd: list[bytes | None
 @example((38, 37), Decimal("-579.3781594533341"), '"{}"')
 @example((38, 37), Decimal("9.3781594533341"), "{}")
 def test_decimals_are_read_together_as_one_by_one(digits: tuple[int, int], number: Decimal, form: str) -> None:
-    """Arrow multiplies numbers until they have the digits of the type, also if there is no room for them."""
+    """Arrow scales a number to the digits of its type, even if the result does not fit."""
     text = form.format(number if abs(number.adjusted()) < 500 else Decimal(0))
     agrees([f'{{"a": {text}}}'.encode()], pa.struct([("a", pa.decimal128(*digits))]))
 
@@ -192,7 +192,7 @@ def test_each_odd_value_of_each_type() -> None:
 
 @pytest.mark.parametrize("name", list(FIELDS))
 def test_common_values_are_read_together(name: str) -> None:
-    """Of each type, with nulls and missing fields, and records without a value."""
+    """Values of each type, with nulls and missing fields, and records without a value."""
     kind = pa.struct([KIND.field(name)])
     texts = [f'{{"{name}": {text}}}'.encode() for text in [*FIELDS[name], "null"]]
     rows = pa.array([*texts, None, b"{}", b"{ \n}", *[texts[0]] * 100], pa.binary())
